@@ -1,0 +1,20 @@
+"""Options shared by all tests."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+GOLDENS = Path(__file__).parent / "goldens"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--goldens", default=str(GOLDENS), help="folder of golden data (default: the project's own)"
+    )
+
+
+@pytest.fixture(autouse=True, scope="session")
+def one_thread_per_worker() -> None:
+    """The tensors of the tests are tiny: a second thread only waits."""
+    torch.set_num_threads(1)

@@ -1,0 +1,182 @@
+"""The block caches: recorded cached logits, both families, batches, refreshes, refusals."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor
+
+from unmask.cache import BlockCache, Recompute
+from unmask.models import build
+from unmask.models.trunk import Trunk
+
+from .conftest import tiny
+from .goldens import TOLERANCE, golden, left_pad
+
+BLOCKS = (slice(8, 14), slice(14, 20))
+
+
+def canvas(model: Trunk, lengths: tuple[int, ...] = (8, 5, 1)) -> tuple[Tensor, Tensor]:
+    """Left-padded prompts of up to 8 tokens before 12 masks: tokens and attend, [B, 20]."""
+    generator = torch.Generator().manual_seed(0)
+    masks = torch.full((12,), model.info.mask_id)
+    prompts = [torch.randint(480, (length,), generator=generator) for length in lengths]
+    return left_pad([torch.cat((prompt, masks)) for prompt in prompts], model.info.pad_id)
+
+
+def decode(model: Trunk, tokens: Tensor, attend: Tensor | None, cache: BlockCache | None) -> Iterator[Tensor]:
+    """Fill each block from its left, two columns per forward; yields the logits of every forward."""
+    tokens = tokens.clone()
+    for block in BLOCKS:
+        if cache is not None:
+            cache.start_block(block)
+        for column in range(block.start, block.stop, 2):
+            logits = model(tokens, attend, block, cache)
+            here = column - block.start
+            tokens[:, column : column + 2] = logits[:, here : here + 2].argmax(-1)
+            yield logits.clone()
+
+
+@pytest.mark.parametrize(("case", "recompute"), [("cache_prefix", "suffix"), ("cache_dual", "block")])
+def test_cached_logits_agree_with_the_reference(case: str, recompute: Recompute) -> None:
+    data, model, cache = golden(f"llada_tiny.{case}"), tiny("llada_tiny"), BlockCache(recompute)
+    start, stop = data["block"].tolist()
+    cache.start_block(slice(start, stop))
+    refreshed = model(data["x_refresh"], None, slice(0, data["x_refresh"].shape[1]), cache)
+    assert (refreshed - data["logits_refresh"]).abs().max() < TOLERANCE
+    for call in ("call1", "call2"):
+        expected = data[f"logits_{call}"]
+        logits = model(data[f"x_{call}"], None, slice(start, start + expected.shape[1]), cache)
+        assert (logits - expected).abs().max() < TOLERANCE
+
+
+@pytest.mark.parametrize("recompute", ["suffix", "block"])
+def test_a_cache_that_refreshes_every_step_changes_nothing(family: Trunk, recompute: Recompute) -> None:
+    tokens, attend = canvas(family)
+    cached = decode(family, tokens, attend, BlockCache(recompute, refresh_every=1))
+    assert all(map(torch.equal, cached, decode(family, tokens, attend, None)))
+
+
+@pytest.mark.parametrize("recompute", ["suffix", "block"])
+@pytest.mark.parametrize("refresh_every", [None, 2])
+def test_a_cached_batch_gives_what_its_rows_give_alone(
+    family: Trunk, recompute: Recompute, refresh_every: int | None
+) -> None:
+    tokens, attend = canvas(family)
+    together = list(decode(family, tokens, attend, BlockCache(recompute, refresh_every=refresh_every)))
+    for row in range(len(tokens)):
+        cut = int((~attend[row]).sum())
+        shifted = [slice(block.start - cut, block.stop - cut) for block in BLOCKS]
+        cache = BlockCache(recompute, refresh_every=refresh_every)
+        line = tokens[row : row + 1, cut:].clone()
+        logits = iter(together)
+        for block in shifted:
+            cache.start_block(block)
+            for column in range(0, 6, 2):
+                alone = family(line, None, block, cache)
+                torch.testing.assert_close(next(logits)[row : row + 1], alone, atol=TOLERANCE, rtol=0.0)
+                line[:, block.start + column : block.start + column + 2] = alone[
+                    :, column : column + 2
+                ].argmax(-1)
+
+
+@pytest.mark.parametrize("recompute", ["suffix", "block"])
+def test_a_model_of_one_layer_cannot_tell_the_cache(family: Trunk, recompute: Recompute) -> None:
+    """Its keys and values depend on their own column alone, so a frozen column is never out of date."""
+    torch.manual_seed(0)
+    model = build({**family.config, "n_layers": 1, "num_hidden_layers": 1}).requires_grad_(False)
+    tokens, attend = canvas(model)
+    pairs = zip(
+        decode(model, tokens, attend, BlockCache(recompute)), decode(model, tokens, attend, None), strict=True
+    )
+    for cached, fresh in pairs:
+        torch.testing.assert_close(cached, fresh, atol=1e-5, rtol=0.0)
+
+
+@pytest.mark.parametrize("recompute", ["suffix", "block"])
+def test_an_unchanged_canvas_gives_the_same_logits_from_the_cache(
+    family: Trunk, recompute: Recompute
+) -> None:
+    tokens, attend = canvas(family)
+    cache = BlockCache(recompute)
+    cache.start_block(BLOCKS[0])
+    first, second = (family(tokens, attend, BLOCKS[0], cache) for _ in range(2))
+    torch.testing.assert_close(first, second, atol=1e-5, rtol=0.0)
+
+
+def ran(cache: BlockCache, need: slice, forwards: int) -> list[slice]:
+    """The columns that successive forwards run on a canvas of 20."""
+    return [cache.columns(need, 20) for _ in range(forwards)]
+
+
+def test_the_prefix_cache_runs_the_block_and_all_after_it() -> None:
+    cache = BlockCache("suffix")
+    cache.start_block(slice(8, 12))
+    assert ran(cache, slice(8, 12), 3) == [slice(0, 20), slice(8, 20), slice(8, 20)]
+
+
+def test_the_dual_cache_runs_the_block_only() -> None:
+    cache = BlockCache("block")
+    cache.start_block(slice(8, 12))
+    assert ran(cache, slice(8, 12), 3) == [slice(0, 20), slice(8, 12), slice(8, 12)]
+
+
+def test_a_shifted_model_gets_the_column_before_the_block() -> None:
+    cache = BlockCache("block")
+    cache.start_block(slice(8, 12))
+    assert ran(cache, slice(7, 12), 2) == [slice(0, 20), slice(7, 12)]
+
+
+def test_every_nth_forward_and_every_new_block_refreshes() -> None:
+    cache = BlockCache("block", refresh_every=2)
+    cache.start_block(slice(8, 12))
+    assert ran(cache, slice(8, 12), 4) == [slice(0, 20), slice(8, 12), slice(0, 20), slice(8, 12)]
+    cache.start_block(slice(12, 16))
+    assert ran(cache, slice(12, 16), 2) == [slice(0, 20), slice(12, 16)]
+
+
+def test_the_prefix_cache_serves_a_window_that_spans_blocks() -> None:
+    cache = BlockCache("suffix")
+    cache.start_block(slice(12, 16))
+    assert ran(cache, slice(8, 20), 2) == [slice(0, 20), slice(8, 20)]
+
+
+def test_the_dual_cache_refuses_a_window_outside_its_block() -> None:
+    cache = BlockCache("block")
+    cache.start_block(slice(8, 12))
+    cache.columns(slice(8, 20), 20)
+    with pytest.raises(
+        ValueError, match="columns 8 to 20 reach outside the block 8 to 12; use cache=None or"
+    ):
+        cache.columns(slice(8, 20), 20)
+
+
+def test_a_forward_before_any_block_is_refused() -> None:
+    with pytest.raises(ValueError, match="call start_block"):
+        BlockCache().columns(slice(0, 4), 20)
+
+
+def test_a_canvas_that_changed_its_length_is_refused() -> None:
+    cache = BlockCache()
+    cache.start_block(slice(8, 12))
+    cache.columns(slice(8, 12), 20)
+    with pytest.raises(ValueError, match="had 20 columns and now has 24"):
+        cache.columns(slice(8, 12), 24)
+
+
+def test_a_batch_that_lost_rows_is_refused(family: Trunk) -> None:
+    tokens, attend = canvas(family)
+    cache = BlockCache()
+    cache.start_block(BLOCKS[0])
+    family(tokens, attend, BLOCKS[0], cache)
+    with pytest.raises(ValueError, match="holds 3 rows and the batch has 2"):
+        family(tokens[:2], attend[:2], BLOCKS[0], cache)
+
+
+def test_settings_that_mean_nothing_are_refused() -> None:
+    with pytest.raises(ValueError, match="recompute must be 'suffix' or 'block', got 'prefix'"):
+        BlockCache("prefix")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="refresh_every must be >= 1 or None, got 0"):
+        BlockCache(refresh_every=0)

@@ -1,0 +1,98 @@
+"""Saving: the published layout and names, one shard at a time, and the same model back."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import safe_open
+
+from unmask.models import load, random_checkpoint, save
+from unmask.models.trunk import Trunk
+
+from .goldens import GOLDENS
+
+
+def published(folder: Path) -> dict[str, tuple[list[int], str]]:
+    """Shape and dtype of every stored tensor by its published name."""
+    found = {}
+    for file in sorted(folder.glob("*.safetensors")):
+        with safe_open(file, framework="pt") as shard:
+            for key in shard.keys():  # noqa: SIM118 - a safetensors file is no mapping
+                part = shard.get_slice(key)
+                found[key] = part.get_shape(), part.get_dtype()
+    return found
+
+
+@pytest.mark.parametrize("shard_bytes", [60_000, 5_000_000_000])
+def test_a_saved_model_comes_back_the_same(model: Trunk, tmp_path: Path, shard_bytes: int) -> None:
+    save(model, tmp_path / "copy", shard_bytes=shard_bytes)
+    again = load(tmp_path / "copy", device="cpu")
+    assert again.info == model.info
+    assert again.shape == model.shape
+    state = again.state_dict()
+    assert all(torch.equal(tensor, state[name]) for name, tensor in model.state_dict().items())
+
+
+@pytest.mark.parametrize("name", ["llada_tiny", "dream_calm_tiny"])
+def test_the_files_have_the_published_names_and_dtype(name: str, tmp_path: Path) -> None:
+    save(load(GOLDENS / name, device="cpu", dtype="bfloat16"), tmp_path)
+    assert published(tmp_path) == published(GOLDENS / name)
+    config, original = (
+        json.loads((folder / "config.json").read_text()) for folder in (tmp_path, GOLDENS / name)
+    )
+    assert config == original | {"torch_dtype": "bfloat16"}
+
+
+def test_shards_stay_within_their_size_and_the_index_names_them(family: Trunk, tmp_path: Path) -> None:
+    save(family, tmp_path, shard_bytes=150_000)
+    index = json.loads((tmp_path / "model.safetensors.index.json").read_text())
+    files = sorted(tmp_path.glob("*.safetensors"))
+    assert len(files) > 2
+    assert {file.name for file in files} == set(index["weight_map"].values())
+    assert all(file.stat().st_size < 160_000 for file in files)
+    assert index["metadata"]["total_size"] == sum(tensor.nbytes for tensor in family.state_dict().values())
+
+
+def test_a_single_shard_has_no_index(family: Trunk, tmp_path: Path) -> None:
+    save(family, tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {"config.json", "model.safetensors"}
+
+
+def test_replaced_end_tokens_are_saved(tmp_path: Path) -> None:
+    model = load(GOLDENS / "llada_tiny", device="cpu")
+    model.info = replace(model.info, eos_ids=(500, 498))
+    save(model, tmp_path)
+    assert load(tmp_path, device="cpu").info.eos_ids == (500, 498)
+
+
+def test_a_folder_with_weights_is_not_overwritten(family: Trunk, tmp_path: Path) -> None:
+    save(family, tmp_path)
+    with pytest.raises(ValueError, match="already holds weights; choose an empty folder"):
+        save(family, tmp_path)
+
+
+def test_an_int8_model_is_not_saved(family: Trunk, tmp_path: Path) -> None:
+    narrow = load(family.folder, device="cpu", dtype="int8")
+    with pytest.raises(ValueError, match="an int8 model cannot be saved"):
+        save(narrow, tmp_path)
+
+
+def test_a_random_checkpoint_has_the_published_layout(family: Trunk, tmp_path: Path) -> None:
+    random_checkpoint(family.config, tmp_path, shard_bytes=100_000)
+    expected = {family.publish(name): list(tensor.shape) for name, tensor in family.state_dict().items()}
+    assert {key: shape for key, (shape, _) in published(tmp_path).items()} == expected
+    assert {dtype for _, dtype in published(tmp_path).values()} == {"BF16"}
+    logits = load(tmp_path, device="cpu")(torch.arange(16)[None], None, slice(0, 16), None)
+    assert logits.isfinite().all()
+
+
+def test_random_weights_depend_on_the_seed_and_not_on_the_shards(family: Trunk, tmp_path: Path) -> None:
+    for name, options in {"a": {}, "b": {"shard_bytes": 90_000}, "c": {"seed": 1}}.items():
+        random_checkpoint(family.config, tmp_path / name, **options)
+    first, resharded, reseeded = (load(tmp_path / name, device="cpu").state_dict() for name in "abc")
+    assert all(torch.equal(first[name], resharded[name]) for name in first)
+    assert not torch.equal(first["embed.weight"], reseeded["embed.weight"])

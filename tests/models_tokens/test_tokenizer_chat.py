@@ -1,0 +1,159 @@
+"""Conversations by the checkpoint's own template."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from unmask.models.tokens import Tokenizer
+
+Edit = Callable[..., Path]
+HELLO = [{"role": "user", "content": "Hello"}]
+TURNS = [
+    {"role": "system", "content": "Be brief."},
+    {"role": "user", "content": "Hi "},
+    {"role": "assistant", "content": "Yes?"},
+    {"role": "user", "content": "Bye"},
+]
+
+
+def test_llada_writes_headers_and_trims(llada: Tokenizer) -> None:
+    assert llada.render_chat(TURNS[1:3]) == (
+        "<|startoftext|><|start_header_id|>user<|end_header_id|>\n\nHi<|eot_id|>"
+        "<|start_header_id|>assistant<|end_header_id|>\n\nYes?<|eot_id|>"
+        "<|start_header_id|>assistant<|end_header_id|>\n\n"
+    )
+
+
+def test_dream_writes_chatml_with_a_default_system_message(dream: Tokenizer) -> None:
+    assert dream.render_chat(HELLO) == (
+        "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n"
+        "<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n"
+    )
+    assert dream.render_chat(TURNS, add_generation_prompt=False) == (
+        "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHi <|im_end|>\n"
+        "<|im_start|>assistant\nYes?<|im_end|>\n<|im_start|>user\nBye<|im_end|>\n"
+    )
+
+
+def test_a_chat_is_the_rendered_text_with_its_special_tokens(tokenizer: Tokenizer) -> None:
+    ids = tokenizer.chat(TURNS)
+    assert ids == tokenizer.encode(tokenizer.render_chat(TURNS))
+    assert ids.count(tokenizer.special.ends[-1]) == len(TURNS)
+    assert tokenizer.decode(ids, skip_special=False) == tokenizer.render_chat(TURNS)
+
+
+def test_a_template_file_comes_before_the_one_in_the_configuration(llada_folder: Path, edited: Edit) -> None:
+    folder = edited(llada_folder, "config")
+    (folder / "chat_template.jinja").write_text("{{ messages[0].content }}<|eot_id|>", encoding="utf-8")
+    assert Tokenizer.from_folder(folder).render_chat(HELLO) == "Hello<|eot_id|>"
+
+
+def render(source: Path, edited: Edit, template: Any, messages: Any = HELLO) -> str:
+    folder = edited(source, "tokenizer_config", chat_template=template)
+    return Tokenizer.from_folder(folder).render_chat(messages)
+
+
+def test_the_default_of_several_templates_is_taken(llada_folder: Path, edited: Edit) -> None:
+    named = [
+        {"name": "tool_use", "template": "no"},
+        {"name": "default", "template": "{{ messages[-1].content }}"},
+    ]
+    assert render(llada_folder, edited, named) == "Hello"
+
+
+def test_several_templates_without_a_default_are_an_error(llada_folder: Path, edited: Edit) -> None:
+    named = [{"name": "rag", "template": "a"}, {"name": "tool_use", "template": "b"}]
+    with pytest.raises(ValueError, match="no entry named 'default'; available: rag, tool_use"):
+        render(llada_folder, edited, named)
+
+
+def test_templates_have_what_published_ones_use(llada_folder: Path, edited: Edit) -> None:
+    template = (
+        "{%- for message in messages -%}\n"
+        "    {%- if message.role == 'system' %}{% continue %}{% endif %}\n"
+        "    {% generation %}\n"
+        "{{ message | tojson }}|{{ strftime_now('%Y')[:1] }}|{{ bos_token }}{{ eos_token }}{{ pad_token }}\n"
+        "    {% endgeneration %}\n"
+        "{% endfor %}\n"
+        "{{ tools is none }}{{ mask_token is defined }}"
+    )
+    messages = [{"role": "user", "content": "<é>"}]
+    assert render(llada_folder, edited, template, messages) == (
+        '{"role": "user", "content": "<é>"}|2|<|startoftext|><|endoftext|><|endoftext|>\nTrueFalse'
+    )
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{{ ''.__class__ }}",
+        "{{ ''.__class__.__mro__[1].__subclasses__() }}",
+        "{{ messages|attr('__class__') }}",
+        "{{ cycler.__init__.__globals__ }}",
+        "{{ '{0.__class__}'.format(messages) }}",
+        "{{ raise_exception.__globals__['json'] }}",
+        "{% set _ = messages.append(1) %}",
+        "{{ messages[0].update({'content': 'x'}) }}",
+    ],
+)
+def test_a_template_that_leaves_its_sandbox_is_refused(
+    llada_folder: Path, edited: Edit, template: str
+) -> None:
+    with pytest.raises(ValueError, match="tries to leave its sandbox"):
+        render(llada_folder, edited, template)
+
+
+@pytest.mark.parametrize(
+    ("template", "sentence"),
+    [
+        ("{% if %}", "is not valid, line 1"),
+        ("{{ messages | no_such_filter }}", "is not valid, line 1: No filter named"),
+        ("{{ raise_exception('roles must alternate') }}", "fails on this conversation: roles must alternate"),
+        ("{{ messages[0].content + 1 }}", "fails on this conversation"),
+        ("{{ 1 // 0 }}", "fails on this conversation"),
+        ("{{ missing.field }}", "fails on this conversation: 'missing' is undefined"),
+        ("{% for i in range(1000000) %}{% endfor %}", "fails on this conversation"),
+        (7, "must be a string or a list, got int"),
+    ],
+)
+def test_a_broken_template_is_a_sentence(
+    llada_folder: Path, edited: Edit, template: Any, sentence: str
+) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        render(llada_folder, edited, template)
+
+
+def test_a_checkpoint_without_template_says_so(llada_folder: Path, edited: Edit) -> None:
+    plain = Tokenizer.from_folder(edited(llada_folder, "tokenizer_config", chat_template=...))
+    assert not plain.has_chat_template
+    with pytest.raises(ValueError, match=r"has no chat template .* pass a plain prompt"):
+        plain.chat(HELLO)
+
+
+def test_a_message_that_the_template_leaves_out_is_an_error(dream: Tokenizer) -> None:
+    with pytest.raises(ValueError, match=r"leaves out messages\[1\] \(role 'usr'\)"):
+        dream.chat([*HELLO, {"role": "usr", "content": "lost"}])
+
+
+@pytest.mark.parametrize(
+    ("messages", "sentence"),
+    [
+        ("Hello", "messages must be a list of .*, got str"),
+        ({"role": "user", "content": "Hello"}, "messages must be a list of .*, got dict"),
+        ([], "at least one message"),
+        (["Hello"], r"messages\[0\] must be .*, got str"),
+        ([*HELLO, {"content": "x"}], r"messages\[1\] has no 'role'"),
+        ([{"role": "user"}], r"messages\[0\] has no 'content'"),
+        ([{"role": "user", "content": "x", "text": "y"}], "unknown key 'text'; known keys: role"),
+        ([{"role": "user", "content": None}], "must have a string as 'content', got NoneType"),
+        ([{"role": 3, "content": "x"}], "must have a string as 'role', got int"),
+        ([{"role": " ", "content": "x"}], "has an empty role"),
+    ],
+)
+def test_malformed_messages_are_a_sentence(tokenizer: Tokenizer, messages: Any, sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        tokenizer.chat(messages)

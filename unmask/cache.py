@@ -1,0 +1,72 @@
+"""Keys and values kept between forwards. Knows columns and blocks; knows no model and no sampler."""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+from torch import Tensor
+
+Recompute = Literal["suffix", "block"]
+
+
+class BlockCache:
+    """The block caches of Fast-dLLM (arXiv:2505.22618): what lies outside the recomputed columns is frozen.
+
+    recompute="suffix" is the prefix cache: the block and all after it run at every step. recompute="block" is
+    the dual cache: only the block runs. The first forward of a block runs every column, and so does every
+    `refresh_every`-th forward in it.
+    """
+
+    def __init__(self, recompute: Recompute = "suffix", *, refresh_every: int | None = None) -> None:
+        if recompute not in get_args(Recompute):
+            raise ValueError(f"recompute must be 'suffix' or 'block', got {recompute!r}")
+        if refresh_every is not None and refresh_every < 1:
+            raise ValueError(f"refresh_every must be >= 1 or None, got {refresh_every}")
+        self.recompute = recompute
+        self.refresh_every = refresh_every
+        self._block: slice | None = None
+        self._age = 0  # forwards since the last full one, that one included; 0: none in this block
+        self._run = slice(0, 0)
+        self._length = 0
+        self._stored: dict[int, tuple[Tensor, Tensor]] = {}  # layer -> keys and values, [B, H, N, D]
+
+    def start_block(self, block: slice) -> None:
+        """Decoding moves on to these columns; the next forward runs the whole canvas."""
+        self._block, self._age = block, 0
+
+    def columns(self, need: slice, n: int) -> slice:
+        """The columns, `need` among them, that the model must run now on a canvas of n columns."""
+        if self._block is None:
+            raise ValueError("the cache has no block yet; call start_block before the first forward")
+        if self._age == 0 or self._age == self.refresh_every:
+            self._age, self._run, self._length = 1, slice(0, n), n
+        elif n != self._length:
+            raise ValueError(f"the canvas had {self._length} columns and now has {n}; call start_block first")
+        else:
+            self._age, self._run = self._age + 1, self._recomputed(need, self._block)
+        return self._run
+
+    def _recomputed(self, need: slice, block: slice) -> slice:
+        if self.recompute == "suffix":
+            return slice(min(need.start, block.start), self._length)
+        # a model whose hidden state i predicts column i + 1 asks for one column before the block
+        if need.start < block.start - 1 or need.stop > block.stop:
+            raise ValueError(
+                f"columns {need.start} to {need.stop} reach outside the block {block.start} to {block.stop}; "
+                "use cache=None or BlockCache(recompute='suffix')"
+            )
+        return slice(min(need.start, block.start), block.stop)
+
+    def update(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values [B, H, N, D] of the whole canvas, given the fresh ones of the columns that ran."""
+        if self._run == slice(0, self._length):
+            self._stored[layer] = k, v
+            return k, v
+        keys, values = self._stored[layer]
+        if keys.shape[0] != k.shape[0]:
+            raise ValueError(
+                f"the cache holds {keys.shape[0]} rows and the batch has {k.shape[0]}; call start_block first"
+            )
+        keys[:, :, self._run] = k
+        values[:, :, self._run] = v
+        return keys, values

@@ -1,0 +1,95 @@
+"""The canvas: prompt and generation tokens of a batch, and where the generation starts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Canvas:
+    """Tokens of a batch. Prompts are left-padded so that every row generates from column `start`."""
+
+    tokens: Tensor  # [B, N] int64
+    attend: Tensor | None  # [B, N] bool, False on padding; None: no padding
+    start: int
+    mask_id: int
+
+    def masked(self, window: slice) -> Tensor:
+        """Columns of the window that are still masked, [B, W] bool."""
+        return self.tokens[:, window] == self.mask_id
+
+    def commit(self, window: slice, where: Tensor, tokens: Tensor) -> Canvas:
+        """A canvas with `tokens` [B, W] written where `where` [B, W] is true."""
+        written = self.tokens.clone()
+        written[:, window] = torch.where(where, tokens, written[:, window])
+        return replace(self, tokens=written)
+
+    def ended(self, eos_ids: Sequence[int]) -> Tensor:
+        """Generated columns that hold an end token with no mask to its left, [B, N - start] bool."""
+        generated = self.tokens[:, self.start :]
+        ends = torch.isin(generated, torch.tensor(eos_ids, dtype=torch.int64, device=generated.device))
+        return ends & ((generated == self.mask_id).cumsum(-1) == 0)
+
+    def finished(self, eos_ids: Sequence[int]) -> Tensor:
+        """Rows whose text has ended, whatever is still masked behind the end, [B] bool."""
+        return self.ended(eos_ids).any(-1)
+
+    def close(self, eos_ids: Sequence[int]) -> Canvas:
+        """A canvas whose masks behind the end of the text are end tokens too."""
+        if not eos_ids:
+            return self
+        behind = self.ended(eos_ids).cumsum(-1) > 0
+        window = slice(self.start, self.tokens.shape[1])
+        return self.commit(
+            window, behind & self.masked(window), torch.full_like(behind, eos_ids[0], dtype=torch.int64)
+        )
+
+
+def blank(
+    prompts: Sequence[Sequence[int]],
+    length: int,
+    *,
+    mask_id: int,
+    pad_id: int,
+    pins: Mapping[int, int] | None = None,
+    device: torch.device | str = "cpu",
+) -> Canvas:
+    """The prompts followed by `length` masks; `pins` writes tokens at offsets of the generation."""
+    _check(prompts, length, mask_id, pins or {})
+    start = max(len(prompt) for prompt in prompts)
+    padding = [start - len(prompt) for prompt in prompts]
+    tokens = torch.tensor(
+        [
+            [pad_id] * pad + list(prompt) + [mask_id] * length
+            for pad, prompt in zip(padding, prompts, strict=True)
+        ]
+    )
+    for offset, token in (pins or {}).items():
+        tokens[:, start + offset] = token
+    attend = torch.arange(start + length)[None] >= torch.tensor(padding)[:, None]
+    return Canvas(tokens.to(device), attend.to(device) if any(padding) else None, start, mask_id)
+
+
+def _check(prompts: Sequence[Sequence[int]], length: int, mask_id: int, pins: Mapping[int, int]) -> None:
+    if length < 1:
+        raise ValueError(f"length must be >= 1, got {length}")
+    if not prompts:
+        raise ValueError("prompts is empty; give at least one prompt")
+    for row, prompt in enumerate(prompts):
+        if not prompt:
+            raise ValueError(
+                f"prompt {row} is empty; give at least one token (a beginning-of-text token will do)"
+            )
+        if mask_id in prompt:
+            raise ValueError(
+                f"prompt {row} contains the mask token {mask_id}; remove it, or use infilling to fill gaps"
+            )
+    for offset, token in pins.items():
+        if not 0 <= offset < length:
+            raise ValueError(f"pins must lie inside the generation, 0 to {length - 1}; got offset {offset}")
+        if token == mask_id:
+            raise ValueError(f"pins must not write the mask token {mask_id} (offset {offset})")

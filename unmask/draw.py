@@ -1,0 +1,72 @@
+"""Token selection: argmax or nucleus sampling, with one random stream per row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from unmask.types import Prediction
+
+NoiseSource = Callable[[Tensor, int], Tensor]  # (running [B], width) -> uniform numbers [B, width]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """How a token is chosen at each position. Temperature 0 is argmax."""
+
+    temperature: float = 0.0
+    top_p: float = 1.0  # keep the smallest set of tokens whose probability reaches this
+    top_k: int = 0  # keep this many tokens; 0: all
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.temperature < float("inf"):
+            raise ValueError(f"temperature must be >= 0 and finite, got {self.temperature}")
+        if not 0 < self.top_p <= 1:
+            raise ValueError(f"top_p must be in (0, 1], got {self.top_p}")
+        if self.top_k < 0:
+            raise ValueError(f"top_k must be >= 0 (0 keeps all tokens), got {self.top_k}")
+
+    @property
+    def greedy(self) -> bool:
+        return self.temperature == 0
+
+    def draw(self, prediction: Prediction, noise: Tensor | None) -> Tensor:
+        """A token per position, [B, W]; `noise` [B, W] in (0, 1) decides where it is not greedy."""
+        if self.greedy or noise is None:
+            return prediction.top1
+        values, ids = self.filter(prediction.full_logits).sort(dim=-1, descending=True, stable=True)
+        mass = values.softmax(-1).cumsum(-1)
+        rank = (mass < noise[..., None] * mass[..., -1:]).sum(-1, keepdim=True)
+        return ids.gather(-1, rank.clamp(max=ids.shape[-1] - 1))[..., 0]
+
+    def filter(self, logits: Tensor) -> Tensor:
+        """Logits [B, W, V] after temperature, with -inf outside top-k and the nucleus."""
+        if not self.greedy:
+            logits = logits / self.temperature
+        if self.top_k:
+            kept = logits.topk(min(self.top_k, logits.shape[-1])).values[..., -1:]
+            logits = logits.masked_fill(logits < kept, -torch.inf)
+        if self.top_p < 1:
+            values, ids = logits.sort(dim=-1, descending=True, stable=True)
+            probs = values.softmax(-1)
+            outside = probs.cumsum(-1) - probs > self.top_p  # the token that crosses the bar stays
+            logits = logits.masked_fill(torch.zeros_like(outside).scatter(-1, ids, outside), -torch.inf)
+        return logits
+
+
+class RowNoise:
+    """Uniform numbers from one generator per row: a row's stream does not depend on its neighbours."""
+
+    def __init__(self, seeds: Sequence[int]) -> None:
+        self._generators = [torch.Generator().manual_seed(seed) for seed in seeds]
+
+    def __call__(self, running: Tensor, width: int) -> Tensor:
+        """[B, width] uniform in (0, 1); only running rows advance their stream."""
+        noise = torch.full((len(self._generators), width), 0.5)
+        for row, (generator, runs) in enumerate(zip(self._generators, running.tolist(), strict=True)):
+            if runs:
+                noise[row] = torch.rand(width, generator=generator)
+        return noise.clamp(min=torch.finfo(torch.float32).tiny).to(running.device)

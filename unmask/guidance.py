@@ -1,0 +1,37 @@
+"""Classifier-free guidance as LLaDA has it: a second row with everything given masked out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from unmask.canvas import Canvas
+from unmask.types import Cache, MaskedLM, ModelInfo
+
+
+@dataclass(frozen=True, slots=True)
+class Guided:
+    """Logits u + (scale + 1)(c - u): c with, u without what the canvas gave at the start."""
+
+    model: MaskedLM
+    scale: float
+    given: Tensor  # [B, N] bool
+
+    @staticmethod
+    def on(model: MaskedLM, canvas: Canvas, scale: float) -> Guided:
+        """Guidance towards everything that `canvas` holds now."""
+        if not 0 <= scale < float("inf"):
+            raise ValueError(f"guidance scale must be >= 0 and finite, got {scale}")
+        return Guided(model, scale, canvas.tokens != canvas.mask_id)
+
+    @property
+    def info(self) -> ModelInfo:
+        return self.model.info
+
+    def __call__(self, tokens: Tensor, attend: Tensor | None, window: slice, cache: Cache | None) -> Tensor:
+        blind = tokens.masked_fill(self.given, self.info.mask_id)
+        both = None if attend is None else torch.cat([attend, attend])
+        seeing, unseeing = self.model(torch.cat([tokens, blind]), both, window, cache).float().chunk(2)
+        return unseeing + (self.scale + 1) * (seeing - unseeing)

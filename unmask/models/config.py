@@ -1,0 +1,96 @@
+"""Reading config.json: fields by name, special ids, and refusal of what no class here can run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from unmask.types import ModelInfo, ScheduleName
+
+Config = Mapping[str, object]
+
+
+def read_config(folder: Path) -> dict[str, object]:
+    """config.json of a checkpoint folder; ids that it lacks come from generation_config.json."""
+    config = _read_json(folder / "config.json")
+    extra = folder / "generation_config.json"
+    for name, value in (_read_json(extra) if extra.is_file() else {}).items():
+        if name == "eos_token_id":
+            config[name] = list(dict.fromkeys((*ids(config, name), *ids({name: value}, name))))
+        elif name in ("mask_token_id", "pad_token_id") and config.get(name) is None:
+            config[name] = value
+    return config
+
+
+def _read_json(path: Path) -> dict[str, object]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ValueError(f"{path.parent} has no {path.name}; is it a checkpoint folder?") from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is not valid JSON ({error}); download it again") from None
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} must hold a JSON object, got {type(content).__name__}")
+    return content
+
+
+def integer(config: Config, name: str, *, default: int | None = None) -> int:
+    """A whole number of the config; `default` where it is absent or null."""
+    value = config.get(name)
+    if value is None:
+        value = default
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ValueError(f"config.json: {name} must be a whole number, got {value!r}")
+    return value
+
+
+def number(config: Config, name: str, *, default: float | None = None) -> float:
+    """A number of the config; `default` where it is absent or null."""
+    value = config.get(name)
+    if value is None:
+        value = default
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"config.json: {name} must be a number, got {value!r}")
+    return float(value)
+
+
+def ids(config: Config, name: str) -> tuple[int, ...]:
+    """Token ids of a field that may be absent, one id or a list."""
+    value = config.get(name)
+    listed = value if isinstance(value, list) else [] if value is None else [value]
+    if not all(isinstance(item, int) for item in listed):
+        raise ValueError(f"config.json: {name} must be a token id or a list of them, got {value!r}")
+    return tuple(listed)
+
+
+def require(config: Config, expected: Config) -> None:
+    """Refuse a config whose fields, where present, differ from what the class implements."""
+    wrong = [
+        f"{name} must be {json.dumps(value)}, got {json.dumps(config[name])}"
+        for name, value in expected.items()
+        if config.get(name) is not None and config[name] != value
+    ]
+    if wrong:
+        raise ValueError(f"config.json describes a model that is not supported: {'; '.join(wrong)}")
+
+
+def special_ids(
+    config: Config,
+    *,
+    vocab_size: int,
+    max_length: int,
+    block_length: int | None,
+    schedule: ScheduleName,
+) -> ModelInfo:
+    """The ModelInfo of a checkpoint, its ids taken from the config."""
+    eos_ids = ids(config, "eos_token_id")
+    return ModelInfo(
+        vocab_size=vocab_size,
+        mask_id=integer(config, "mask_token_id"),
+        eos_ids=eos_ids,
+        pad_id=integer(config, "pad_token_id", default=eos_ids[0] if eos_ids else 0),
+        max_length=max_length,
+        block_length=block_length,
+        schedule=schedule,
+    )

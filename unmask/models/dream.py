@@ -1,0 +1,81 @@
+"""Dream (7B, Dream-Coder, DiffuCoder): hidden state i - 1 predicts column i, positions skip padding."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from unmask.models.config import integer, number, require, special_ids
+from unmask.models.trunk import Shape, Trunk
+from unmask.types import Cache
+
+SUPPORTED = {"hidden_act": "silu", "use_sliding_window": False, "use_mrope": False}
+
+
+class Dream(Trunk):
+    """Dream (arXiv:2508.15487) with the released tensor names."""
+
+    names: ClassVar[dict[str, str]] = {
+        "model.embed_tokens": "embed",
+        "model.layers.{}.input_layernorm": "layers.{}.attention_norm",
+        "model.layers.{}.self_attn.q_proj": "layers.{}.attention.query",
+        "model.layers.{}.self_attn.k_proj": "layers.{}.attention.key",
+        "model.layers.{}.self_attn.v_proj": "layers.{}.attention.value",
+        "model.layers.{}.self_attn.o_proj": "layers.{}.attention.output",
+        "model.layers.{}.post_attention_layernorm": "layers.{}.mlp_norm",
+        "model.layers.{}.mlp.gate_proj": "layers.{}.mlp.gate",
+        "model.layers.{}.mlp.up_proj": "layers.{}.mlp.up",
+        "model.layers.{}.mlp.down_proj": "layers.{}.mlp.down",
+        "model.norm": "norm",
+        "lm_head": "head",
+    }
+
+    def __init__(self, config: Mapping[str, object]) -> None:
+        require(config, SUPPORTED)
+        if config.get("rope_scaling") is not None:
+            raise ValueError(f"config.json: rope_scaling must be null, got {config['rope_scaling']!r}")
+        shape = _shape(config)
+        info = special_ids(
+            config,
+            vocab_size=shape.vocab_size,
+            max_length=integer(config, "max_position_embeddings", default=131072),
+            block_length=None,
+            schedule="dream",
+        )
+        super().__init__(config, shape, info)
+
+    def positions(self, tokens: Tensor, attend: Tensor | None) -> Tensor:
+        """Position of every column, counting real tokens only, [1 or B, N]."""
+        if attend is None:
+            return super().positions(tokens, attend)
+        return (attend.cumsum(-1) - 1).masked_fill(~attend, 1)
+
+    def forward(self, tokens: Tensor, attend: Tensor | None, window: slice, cache: Cache | None) -> Tensor:
+        first = max(window.start - 1, 0)
+        states = self.states(tokens, attend, slice(first, window.stop), cache)
+        before = (torch.arange(window.start, window.stop, device=tokens.device) - 1).clamp(min=0)
+        aligned = states[:, before - first]
+        if attend is not None:  # a row's first real column has none before it, as column 0 has
+            aligned = torch.where(attend[:, before, None], aligned, states[:, window.start - first :])
+        return self.logits(aligned)
+
+
+def _shape(config: Mapping[str, object]) -> Shape:
+    size = integer(config, "hidden_size")
+    heads = integer(config, "num_attention_heads")
+    return Shape(
+        vocab_size=integer(config, "vocab_size"),
+        size=size,
+        layers=integer(config, "num_hidden_layers"),
+        heads=heads,
+        key_heads=integer(config, "num_key_value_heads", default=heads),
+        head_size=integer(config, "head_dim", default=size // heads),
+        mlp_size=integer(config, "intermediate_size"),
+        norm_eps=number(config, "rms_norm_eps", default=1e-6),
+        rope_theta=number(config, "rope_theta", default=10000.0),
+        qkv_bias=True,
+        tied=bool(config.get("tie_word_embeddings")),
+    )

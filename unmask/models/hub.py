@@ -1,0 +1,44 @@
+"""Checkpoints of the Hugging Face hub, through its own cache and offline mode."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+PATTERNS = ["*.json", "*.safetensors", "*.txt", "*.jinja"]  # weights, configs and tokenizers; never code
+HUB_ID = re.compile(r"[\w.-]+/[\w.-]+(@[\w./-]+)?")
+
+
+def find_folder(source: str | Path) -> Path:
+    """The folder that `source` names, or the local snapshot of "owner/name" or "owner/name@revision"."""
+    if Path(source).is_dir():
+        return Path(source)
+    if not isinstance(source, str) or HUB_ID.fullmatch(source) is None or source.startswith("."):
+        raise ValueError(f"{str(source)!r} is neither a folder nor a hub id such as 'owner/name'")
+    return _download(source)
+
+
+def _download(source: str) -> Path:
+    try:
+        from huggingface_hub import snapshot_download
+        from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, RepositoryNotFoundError
+    except ImportError:
+        raise ValueError(
+            f"{source!r} is not a folder, and hub ids need huggingface_hub; pip install huggingface_hub"
+        ) from None
+    repo, _, revision = source.partition("@")
+    # the bases hold the error class of the HTTP library, which differs from version to version
+    failures: tuple[type[Exception], ...] = (*HfHubHTTPError.__bases__, OSError, ValueError)
+    try:
+        return Path(snapshot_download(repo, revision=revision or None, allow_patterns=PATTERNS))
+    except RepositoryNotFoundError:
+        raise ValueError(
+            f"{repo!r} is neither a folder nor a repository that the hub shows you; "
+            "a private or gated one needs `hf auth login`"
+        ) from None
+    except LocalEntryNotFoundError:
+        raise ValueError(
+            f"{source!r} is neither a folder nor complete in the hub's cache, and the hub is out of reach"
+        ) from None
+    except failures as error:
+        raise ValueError(f"the hub did not hand over {source!r}: {error}") from error

@@ -1,0 +1,81 @@
+"""LLaDA (8B base and instruct, 1.5): hidden state i predicts column i, positions count padding too."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from torch import Tensor
+
+from unmask.models.config import integer, number, require, special_ids
+from unmask.models.trunk import Shape, Trunk
+from unmask.types import Cache
+
+SUPPORTED = {
+    "block_type": "llama",
+    "activation_type": "silu",
+    "layer_norm_type": "rms",
+    "rope": True,
+    "alibi": False,
+    "include_bias": False,
+    "bias_for_layer_norm": False,
+    "attention_layer_norm": False,
+    "input_emb_norm": False,
+    "scale_logits": False,
+    "multi_query_attention": False,
+    "block_group_size": 1,
+}
+BLOCK_LENGTH = 64  # the LESS paper's blockwise regime
+
+
+class LLaDA(Trunk):
+    """LLaDA (arXiv:2502.09992) with the released tensor names."""
+
+    names: ClassVar[dict[str, str]] = {
+        "model.transformer.wte": "embed",
+        "model.transformer.blocks.{}.attn_norm": "layers.{}.attention_norm",
+        "model.transformer.blocks.{}.q_proj": "layers.{}.attention.query",
+        "model.transformer.blocks.{}.k_proj": "layers.{}.attention.key",
+        "model.transformer.blocks.{}.v_proj": "layers.{}.attention.value",
+        "model.transformer.blocks.{}.attn_out": "layers.{}.attention.output",
+        "model.transformer.blocks.{}.ff_norm": "layers.{}.mlp_norm",
+        "model.transformer.blocks.{}.ff_proj": "layers.{}.mlp.gate",
+        "model.transformer.blocks.{}.up_proj": "layers.{}.mlp.up",
+        "model.transformer.blocks.{}.ff_out": "layers.{}.mlp.down",
+        "model.transformer.ln_f": "norm",
+        "model.transformer.ff_out": "head",
+    }
+
+    def __init__(self, config: Mapping[str, object]) -> None:
+        require(config, SUPPORTED)
+        shape = _shape(config)
+        info = special_ids(
+            config,
+            vocab_size=shape.vocab_size,
+            max_length=integer(config, "max_sequence_length", default=4096),
+            block_length=BLOCK_LENGTH,
+            schedule="linear",
+        )
+        super().__init__(config, shape, info)
+
+    def forward(self, tokens: Tensor, attend: Tensor | None, window: slice, cache: Cache | None) -> Tensor:
+        return self.logits(self.states(tokens, attend, window, cache))
+
+
+def _shape(config: Mapping[str, object]) -> Shape:
+    size = integer(config, "d_model")
+    heads = integer(config, "n_heads")
+    return Shape(
+        # the embedding may be padded beyond the vocabulary, and the logits are as wide as it
+        vocab_size=integer(config, "embedding_size", default=integer(config, "vocab_size")),
+        size=size,
+        layers=integer(config, "n_layers"),
+        heads=heads,
+        key_heads=integer(config, "n_kv_heads", default=heads),
+        head_size=size // heads,
+        mlp_size=integer(config, "mlp_hidden_size", default=integer(config, "mlp_ratio", default=4) * size),
+        norm_eps=number(config, "rms_norm_eps", default=1e-5),
+        rope_theta=number(config, "rope_theta", default=10000.0),
+        qkv_bias=bool(config.get("include_qkv_bias")),
+        tied=bool(config.get("weight_tying")),
+    )

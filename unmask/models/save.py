@@ -1,0 +1,123 @@
+"""From a model to a checkpoint folder in the published layout and names, one shard in memory at a time."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from unmask.models.load import build, pick_device
+from unmask.models.trunk import Trunk
+from unmask.models.weights import INDEX, SINGLE
+
+SHARD_BYTES = 5_000_000_000
+
+
+def save(model: Trunk, folder: str | Path, *, shard_bytes: int = SHARD_BYTES) -> None:
+    """Write config.json and safetensors that `load` and the family's published code read."""
+    state = model.state_dict()
+    if any(tensor.dtype == torch.int8 for tensor in state.values()):
+        raise ValueError("an int8 model cannot be saved; load it with a float dtype, then save that")
+    _write(model, state, folder, shard_bytes, lambda name: state[name])
+
+
+def random_checkpoint(
+    config: Mapping[str, object],
+    folder: str | Path,
+    *,
+    shard_bytes: int = SHARD_BYTES,
+    seed: int = 0,
+    dtype: torch.dtype = torch.bfloat16,
+    device: str = "cpu",
+) -> None:
+    """Write a checkpoint of random weights, drawn on `device`; they do not depend on `shard_bytes`."""
+    place = pick_device(device)
+    with torch.device("meta"):
+        model = build(config).to(dtype)
+    state = model.state_dict()
+
+    def draw(name: str) -> Tensor:
+        generator = torch.Generator(place).manual_seed(seed + zlib.crc32(name.encode()))
+        tensor = torch.empty_like(state[name], device=place)
+        return _fill(name, tensor, model.shape.layers, generator)
+
+    _write(model, state, folder, shard_bytes, draw)
+
+
+def _fill(name: str, tensor: Tensor, layers: int, generator: torch.Generator) -> Tensor:
+    """Random values that make a model neither flat nor chaotic: its predictions differ and are decided."""
+    if name.endswith("norm.weight"):
+        return tensor.fill_(1.0)
+    if name == "embed.weight":
+        return tensor.normal_(generator=generator)
+    tensor.normal_(0.0, tensor.shape[-1] ** -0.5, generator=generator)
+    if name.endswith(("query.weight", "key.weight")):
+        tensor *= 2.0  # sharper attention, or every masked column would see the same mixture
+    elif name.endswith(("output.weight", "down.weight")):
+        tensor *= (2 * layers) ** -0.5  # all layers together add about as much as the embedding brings
+    elif name == "head.weight":
+        strength = torch.empty_like(tensor[:, :1], dtype=torch.float32).normal_(generator=generator)
+        tensor *= (strength.abs() / 2).exp()  # a few strong tokens, so that confidences spread
+    return tensor
+
+
+def _write(
+    model: Trunk,
+    state: Mapping[str, Tensor],
+    folder: str | Path,
+    shard_bytes: int,
+    tensor_of: Callable[[str], Tensor],
+) -> None:
+    from safetensors.torch import save_file
+
+    folder = Path(folder)
+    if next(folder.glob("*.safetensors*"), None) is not None:
+        raise ValueError(f"{folder} already holds weights; choose an empty folder")
+    folder.mkdir(parents=True, exist_ok=True)
+    shards = _plan(state, shard_bytes)
+    files = [f"model-{i:05}-of-{len(shards):05}.safetensors" for i in range(1, len(shards) + 1)]
+    files = files if len(shards) > 1 else [SINGLE]
+    for file, names in zip(files, shards, strict=True):
+        tensors = {model.publish(name): tensor_of(name).cpu().contiguous() for name in names}
+        save_file(tensors, folder / file, metadata={"format": "pt"})
+        del tensors  # or the next shard would be gathered while this one is still held
+    if len(shards) > 1:
+        placed = {
+            model.publish(name): file for file, names in zip(files, shards, strict=True) for name in names
+        }
+        total = sum(tensor.nbytes for tensor in state.values())
+        _write_json(folder / INDEX, {"metadata": {"total_size": total}, "weight_map": placed})
+    _write_json(folder / "config.json", _published_config(model))
+
+
+def _plan(state: Mapping[str, Tensor], shard_bytes: int) -> list[list[str]]:
+    """Tensor names in order, cut into shards of at most `shard_bytes` or one tensor."""
+    shards: list[list[str]] = [[]]
+    used = 0
+    for name, tensor in state.items():
+        if shards[-1] and used + tensor.nbytes > shard_bytes:
+            shards.append([])
+            used = 0
+        shards[-1].append(name)
+        used += tensor.nbytes
+    return shards
+
+
+def _published_config(model: Trunk) -> dict[str, object]:
+    """The model's config.json with the ids and the dtype that it has now."""
+    info = model.info
+    return {
+        **model.config,
+        "mask_token_id": info.mask_id,
+        "pad_token_id": info.pad_id,
+        "eos_token_id": info.eos_ids[0] if len(info.eos_ids) == 1 else list(info.eos_ids),
+        "torch_dtype": str(model.embed.weight.dtype).removeprefix("torch."),
+    }
+
+
+def _write_json(path: Path, content: Mapping[str, object]) -> None:
+    path.write_text(json.dumps(content, indent=2, sort_keys=True) + "\n", encoding="utf-8")

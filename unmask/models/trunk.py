@@ -1,0 +1,121 @@
+"""The transformer that LLaDA and Dream share; a family adds its config, positions, names and alignment."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from unmask.models.layers import Attention, RMSNorm, Rope, Store, SwiGLU, key_mask, rotary
+from unmask.types import Cache, ModelInfo
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """The sizes of a trunk."""
+
+    vocab_size: int  # width of the logits
+    size: int  # width of a hidden state
+    layers: int
+    heads: int
+    key_heads: int
+    head_size: int
+    mlp_size: int
+    norm_eps: float
+    rope_theta: float
+    qkv_bias: bool
+    tied: bool  # the head uses the embedding's weight
+
+    def __post_init__(self) -> None:
+        if self.heads % self.key_heads:
+            raise ValueError(
+                f"config.json: {self.heads} attention heads cannot share {self.key_heads} key heads evenly"
+            )
+
+
+class Layer(nn.Module):
+    """One transformer layer."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.attention_norm = RMSNorm(shape.size, shape.norm_eps)
+        self.attention = Attention(
+            shape.size,
+            heads=shape.heads,
+            key_heads=shape.key_heads,
+            head_size=shape.head_size,
+            bias=shape.qkv_bias,
+        )
+        self.mlp_norm = RMSNorm(shape.size, shape.norm_eps)
+        self.mlp = SwiGLU(shape.size, shape.mlp_size)
+
+    def forward(self, x: Tensor, rope: Rope, mask: Tensor | None, store: Store | None) -> Tensor:
+        x = x + self.attention(self.attention_norm(x), rope, mask, store)
+        x = x + self.mlp(self.mlp_norm(x))
+        return x
+
+
+class Trunk(nn.Module):
+    """Embedding, layers, norm and head; `names` maps published tensor names to ours, {} is the layer."""
+
+    names: ClassVar[dict[str, str]] = {}
+    folder: Path | None = None  # where the checkpoint came from
+
+    def __init__(self, config: Mapping[str, object], shape: Shape, info: ModelInfo) -> None:
+        super().__init__()
+        self.config = dict(config)
+        self.shape = shape
+        self.info = info  # may be replaced, e.g. when the tokenizer knows more end tokens
+        self.embed = nn.Embedding(shape.vocab_size, shape.size)
+        self.layers = nn.ModuleList(Layer(shape) for _ in range(shape.layers))
+        self.norm = RMSNorm(shape.size, shape.norm_eps)
+        self.head = None if shape.tied else nn.Linear(shape.size, shape.vocab_size, bias=False)
+
+    def positions(self, tokens: Tensor, attend: Tensor | None) -> Tensor:
+        """Position of every column, [1 or B, N]."""
+        return torch.arange(tokens.shape[1], device=tokens.device)[None]
+
+    def states(self, tokens: Tensor, attend: Tensor | None, need: slice, cache: Cache | None) -> Tensor:
+        """Normed hidden states of the columns in `need`, [B, n, size]."""
+        n = tokens.shape[1]
+        run = slice(0, n) if cache is None else cache.columns(need, n)
+        x = self.embed(tokens[:, run])
+        rope = rotary(self.positions(tokens, attend)[:, run], self.shape.head_size, self.shape.rope_theta)
+        mask = key_mask(attend)
+        for index, layer in enumerate(self.layers):
+            x = layer(x, rope, mask, None if cache is None else partial(cache.update, index))
+        states: Tensor = self.norm(x[:, need.start - run.start : need.stop - run.start])
+        return states
+
+    def logits(self, states: Tensor) -> Tensor:
+        """[B, W, size] -> [B, W, V]."""
+        logits: Tensor = F.linear(states, self.embed.weight) if self.head is None else self.head(states)
+        return logits
+
+    def rename(self, key: str) -> str | None:
+        """Our name of a published tensor; None: not needed; the key itself: unknown."""
+        if key.endswith("rotary_emb.inv_freq"):
+            return None
+        name = _translate(key, self.names)
+        return None if self.head is None and name == "head.weight" else name
+
+    def publish(self, name: str) -> str:
+        """The published name of one of our tensors."""
+        return _translate(name, {ours: published for published, ours in self.names.items()})
+
+
+def _translate(key: str, names: Mapping[str, str]) -> str:
+    """`key` with its module renamed by the table; the layer number and the last part stay."""
+    module, _, kind = key.rpartition(".")
+    layer = re.search(r"(?<=\.)\d+(?=\.)", module)
+    template = module if layer is None else f"{module[: layer.start()]}{{}}{module[layer.end() :]}"
+    if template not in names:
+        return key
+    return f"{names[template].format(layer and layer.group())}.{kind}"

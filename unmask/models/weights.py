@@ -1,0 +1,117 @@
+"""Safetensors on disk: find the shards, check every tensor against the model, read one tensor at a time."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from safetensors import safe_open as SafeFile
+
+INDEX = "model.safetensors.index.json"
+SINGLE = "model.safetensors"
+PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
+DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """One tensor of a checkpoint, as its file's header describes it."""
+
+    file: Path
+    key: str
+    shape: tuple[int, ...]
+    dtype: str
+
+
+def find_shards(folder: Path) -> list[Path]:
+    """The safetensors files of a checkpoint folder."""
+    index = folder / INDEX
+    if index.is_file():
+        return _indexed(index)
+    if (folder / SINGLE).is_file():
+        return [folder / SINGLE]
+    if any(next(folder.glob(pattern), None) for pattern in PICKLES):
+        raise ValueError(
+            f"{folder} holds pickle weights only, and unpickling runs code from the file; "
+            "convert them to safetensors first"
+        )
+    raise ValueError(f"{folder} has no weights; expected {SINGLE} or {INDEX}")
+
+
+def _indexed(index: Path) -> list[Path]:
+    try:
+        files = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+    except (json.JSONDecodeError, KeyError, TypeError, AttributeError):
+        raise ValueError(f"{index} has no valid weight_map; download it again") from None
+    missing = [name for name in files if not (index.parent / name).is_file()]
+    if missing:
+        raise ValueError(f"{index.parent} lacks shards that its index names: {', '.join(missing)}")
+    return [index.parent / name for name in files]
+
+
+def open_shard(file: Path) -> SafeFile:
+    """A safetensors file, memory-mapped; only the header is read."""
+    try:
+        from safetensors import SafetensorError, safe_open
+    except ImportError:
+        raise ValueError("loading weights needs safetensors; pip install 'unmask[models]'") from None
+    try:
+        return safe_open(file, framework="pt", device="cpu")
+    except SafetensorError as error:
+        raise ValueError(f"{file} is not a complete safetensors file ({error}); download it again") from None
+
+
+def stored_tensors(files: list[Path]) -> list[Stored]:
+    """Every tensor of the files, from their headers alone."""
+    found = []
+    for file in files:
+        with open_shard(file) as shard:
+            for key in shard.keys():  # noqa: SIM118 - a safetensors file is no mapping
+                part = shard.get_slice(key)
+                found.append(Stored(file, key, tuple(part.get_shape()), part.get_dtype()))
+    return found
+
+
+def check_tensors(wanted: Mapping[str, tuple[int, ...]], found: Mapping[str, Stored]) -> None:
+    """Refuse a checkpoint that does not fit, naming every tensor at fault; keys are published names."""
+    misshaped = [
+        f"{key} (file {list(found[key].shape)}, model {list(wanted[key])})"
+        for key in sorted(wanted.keys() & found.keys())
+        if found[key].shape != wanted[key]
+    ]
+    problems = {
+        "missing": sorted(wanted.keys() - found.keys()),
+        "unexpected": sorted(found.keys() - wanted.keys()),
+        "mis-shaped": misshaped,
+        "of unknown dtype": [
+            f"{key} ({found[key].dtype})" for key in found if found[key].dtype not in DTYPES
+        ],
+    }
+    listed = [f"{kind}: {', '.join(keys)}" for kind, keys in problems.items() if keys]
+    if listed:
+        raise ValueError(f"the weights do not fit config.json; tensors {'; tensors '.join(listed)}")
+
+
+def stored_dtype(found: Mapping[str, Stored]) -> torch.dtype:
+    """The widest dtype that the checkpoint uses."""
+    dtypes = iter({DTYPES[stored.dtype] for stored in found.values()})
+    widest = next(dtypes, torch.float32)
+    for dtype in dtypes:
+        widest = torch.promote_types(widest, dtype)
+    return widest
+
+
+def read_tensors(found: Mapping[str, Stored]) -> Iterator[tuple[str, Tensor]]:
+    """(name, tensor) one by one, shard by shard; a tensor is backed by its file until it is copied."""
+    for file in sorted({stored.file for stored in found.values()}):
+        with open_shard(file) as shard:
+            for name, stored in found.items():
+                if stored.file == file:
+                    yield name, shard.get_tensor(stored.key)

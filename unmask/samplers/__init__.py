@@ -1,0 +1,70 @@
+"""Every sampler by name. `make_sampler(name, **fields)` is a preset with some fields changed."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from difflib import get_close_matches
+from typing import Any
+
+from unmask.samplers.base import Base
+from unmask.samplers.entropy_bound import EntropyBound
+from unmask.samplers.factor import Factor
+from unmask.samplers.klass import KLASS, RELEASED
+from unmask.samplers.less import ABLATIONS, LESS
+from unmask.samplers.less_released import LESSReleased
+from unmask.samplers.prophet import Prophet
+from unmask.samplers.threshold import Threshold
+from unmask.types import Sampler
+
+SAMPLERS: dict[str, Sampler] = {
+    "base": Base(),
+    "base-margin": Base(order="margin"),
+    "base-entropy": Base(order="entropy"),
+    "base-origin": Base(order="origin"),
+    "random": Base(order="random"),
+    "threshold": Threshold(),
+    "factor": Factor(),
+    "factor-released": Factor(last_rank_free=True),
+    "entropy-bound": EntropyBound(),
+    "klass": KLASS(),
+    **{f"klass-{name}": KLASS(min_confidence=c, max_kl=kl) for name, (c, kl) in RELEASED.items()},
+    "prophet": Prophet(),
+    "prophet-dream": Prophet(base=Base(order="entropy")),
+    "less": LESS(),
+    "less-paper": LESS(policy="frontier", patience=2),
+    "less-released": LESSReleased(),
+    **{f"less-{name}": sampler for name, sampler in ABLATIONS.items()},
+}
+
+
+def make_sampler(name: str, **changes: Any) -> Sampler:
+    """The sampler called `name`, with the given fields changed."""
+    if name not in SAMPLERS:
+        raise ValueError(f"unknown sampler {name!r}; {_suggest(name, list(SAMPLERS))}")
+    preset: Any = SAMPLERS[name]
+    known = [field.name for field in fields(preset)]
+    for change in changes:
+        if change not in known:
+            raise ValueError(f"unknown field {change!r} of sampler {name!r}; {_suggest(change, known)}")
+    made: Sampler = replace(preset, **changes)
+    return made
+
+
+def _suggest(wrong: str, known: list[str]) -> str:
+    close = get_close_matches(wrong, known, n=1)
+    hint = f"did you mean {close[0]!r}? " if close else ""
+    return f"{hint}available: {', '.join(sorted(known))}"
+
+
+__all__ = [
+    "KLASS",
+    "LESS",
+    "SAMPLERS",
+    "Base",
+    "EntropyBound",
+    "Factor",
+    "LESSReleased",
+    "Prophet",
+    "Threshold",
+    "make_sampler",
+]

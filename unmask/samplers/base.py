@@ -1,0 +1,84 @@
+"""Base: the fixed-budget samplers of LLaDA and Dream. The schedule says how many, the order says which."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from unmask import policies, signals
+from unmask.draw import Selection
+from unmask.samplers.checks import at_least, one_of
+from unmask.summary import ban, summarize
+from unmask.types import Decision, Needs, Observation, Prediction
+
+Order = Literal["confidence", "margin", "entropy", "random", "origin"]
+ORDERS = ("confidence", "margin", "entropy", "random", "origin")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Base:
+    """Commit the quota of best positions.
+
+    LLaDA's `low_confidence` and Dream's `maskgit_plus` are order="confidence", Dream's `topk_margin` is
+    "margin"; "origin" frees every position with the schedule's chance.
+    """
+
+    order: Order = "confidence"
+    order_temperature: float = 0.0  # Dream's alg_temp: rank by draws from softmax(score / this)
+    temperature: float = 0.0  # Dream scores the distribution after temperature, top-p and top-k
+    top_p: float = 1.0
+    top_k: int = 0
+    demoted_ids: tuple[
+        int, ...
+    ] = ()  # positions that would take these rank last (LLaDA's confidence_eos_eot_inf)
+
+    def __post_init__(self) -> None:
+        one_of("order", self.order, ORDERS)
+        at_least("order_temperature", self.order_temperature, 0)
+        self.selection  # noqa: B018 checks temperature, top_p and top_k
+
+    @property
+    def selection(self) -> Selection:
+        return Selection(temperature=self.temperature, top_p=self.top_p, top_k=self.top_k)
+
+    @property
+    def needs(self) -> Needs:
+        return Needs(noise=self.order in ("random", "origin") or self.order_temperature > 0)
+
+    def decide(self, obs: Observation) -> Decision:
+        nobody = torch.zeros_like(obs.seen, dtype=torch.bool)
+        if self.order == "origin":
+            commit = obs.active & (random(obs) < obs.rate[:, None])
+            return Decision(commit, commit, nobody)
+        score = self.score(obs)
+        ranked = score
+        if self.order_temperature > 0:  # Gumbel top-n = n draws without replacement
+            ranked = score / self.order_temperature - (-random(obs).log()).log()
+        commit = policies.best(ranked, obs.active, obs.quota)
+        return Decision(commit, commit, nobody, signals={"score": score})
+
+    def score(self, obs: Observation) -> Tensor:
+        """How ready each position is, [B, W]."""
+        if self.order == "random":
+            return random(obs)
+        view = self.view(obs.now)
+        if self.order == "margin":
+            return signals.margin(view)
+        if self.order == "entropy":
+            return -signals.entropy(view)
+        return signals.probability(view, obs.drawn)
+
+    def view(self, now: Prediction) -> Prediction:
+        """The distribution that is scored: untouched unless a filter or demoted tokens say otherwise."""
+        if self.selection == Selection() and not self.demoted_ids:
+            return now
+        return summarize(ban(self.selection.filter(now.full_logits.clone()), self.demoted_ids), 2)
+
+
+def random(obs: Observation) -> Tensor:
+    """The uniform numbers of this step, [B, W]."""
+    assert obs.noise is not None, "Needs(noise=True) promises noise"
+    return obs.noise

@@ -1,0 +1,84 @@
+"""KLASS: commit when confidence is high and the KL divergence between steps stays low (arXiv:2511.05664).
+
+The LLaDA form inside a block, the Dream form on a full sequence: they differ in strictness and fallback, and
+the LLaDA form waits in every block although its divergences reach back into the block before.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from unmask import policies, signals
+from unmask.samplers.base import random
+from unmask.samplers.checks import at_least, one_of, probability
+from unmask.types import Decision, Needs, Observation
+
+Strategy = Literal["all", "max_conf", "min_kl", "random"]
+STRATEGIES = ("all", "max_conf", "min_kl", "random")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KLASS:
+    min_confidence: float = 0.9
+    max_kl: float = 0.01
+    history: int = 2  # divergences in a row that must be low
+    unmask_strategy: Strategy = "all"
+
+    def __post_init__(self) -> None:
+        probability("min_confidence", self.min_confidence)
+        at_least("max_kl", self.max_kl, 0)
+        at_least("history", self.history, 1)
+        one_of("unmask_strategy", self.unmask_strategy, STRATEGIES)
+
+    @property
+    def needs(self) -> Needs:
+        return Needs(lookback=1, logits=True, span=True, noise=self.unmask_strategy == "random")
+
+    def decide(self, obs: Observation) -> Decision:
+        confidence = signals.confidence(obs.now)
+        kl = signals.kl_step(obs)
+        recent = self.recent(kl, obs.carry)
+        stable = obs.active & (recent < self.max_kl).all(-1)
+        if obs.blockwise:
+            waited = obs.step >= self.history - 1
+            ready = stable & (confidence > self.min_confidence) & waited[:, None]
+            fallback = policies.best(confidence, obs.active, obs.quota)
+        else:
+            ready = stable & (confidence >= self.min_confidence)
+            fallback = policies.best(confidence, obs.active, 1)
+        forced = ~ready.any(-1)
+        commit = torch.where(forced[:, None], fallback, self.choose(ready, confidence, kl, obs))
+        # committed tokens are always greedy: temperature moves positions only in the released code
+        return Decision(
+            commit, ready, forced, recent[..., :-1], obs.now.top1, {"confidence": confidence, "kl": kl}
+        )
+
+    def recent(self, kl: Tensor, carry: Tensor | None) -> Tensor:
+        """The last `history` divergences, newest first, [B, W, history]."""
+        if carry is None:
+            carry = torch.full_like(kl, torch.inf)[..., None].expand(*kl.shape, self.history - 1)
+        return torch.cat([kl[..., None], carry], dim=-1)
+
+    def choose(self, ready: Tensor, confidence: Tensor, kl: Tensor, obs: Observation) -> Tensor:
+        """All ready positions, or the one that the strategy names, [B, W]."""
+        if self.unmask_strategy == "all":
+            return ready
+        if self.unmask_strategy == "max_conf":
+            return policies.best(confidence, ready, 1)
+        return policies.best(-kl if self.unmask_strategy == "min_kl" else random(obs), ready, 1)
+
+
+RELEASED = {  # min_confidence and max_kl of the released scripts
+    "llada-gsm8k": (0.6, 0.015),
+    "llada-math": (0.6, 0.010),
+    "llada-humaneval": (0.9, 0.010),
+    "llada-mbpp": (0.7, 0.010),
+    "dream-gsm8k": (0.9, 0.001),
+    "dream-math": (0.9, 0.005),
+    "dream-humaneval": (0.8, 0.001),
+    "dream-mbpp": (0.9, 0.001),
+}

@@ -1,0 +1,71 @@
+"""Prophet: decode everything at once when the top-2 logit gap is wide enough (arXiv:2508.19982).
+
+With `answer_start` it is the official LLaDA form: the mean gap over a fixed answer region. Without, it is the
+full-sequence form: the mean gap over all masked positions, none of whose argmax may have changed in a step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from unmask import signals
+from unmask.samplers.base import Base
+from unmask.samplers.checks import at_least
+from unmask.types import Decision, Needs, Observation
+
+ANSWER_LENGTH = 5  # fixed in the released code, whatever its option says
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prophet:
+    early: float = 7.5  # gap needed in the first third of the budget
+    mid: float = 5.0
+    late: float = 2.5
+    answer_start: int | None = None  # offset of the answer region in the generation
+    answer_length: int = ANSWER_LENGTH
+    base: Base = field(default_factory=Base)  # decodes until the exit
+
+    def __post_init__(self) -> None:
+        for name in ("early", "mid", "late"):
+            at_least(name, getattr(self, name), 0)
+        at_least("answer_start", self.answer_start or 0, 0)
+        at_least("answer_length", self.answer_length, 1)
+
+    @property
+    def needs(self) -> Needs:
+        return Needs(lookback=int(self.answer_start is None), span=True, noise=self.base.needs.noise)
+
+    def decide(self, obs: Observation) -> Decision:
+        gap, settled = self.answer_gap(obs) if self.answer_start is not None else self.masked_gap(obs)
+        leave = settled & (gap >= self.needed(obs.progress))
+        usual = self.base.decide(obs)
+        commit = torch.where(leave[:, None], obs.masked, usual.commit)
+        tokens = torch.where(leave[:, None], obs.now.top1, obs.drawn)
+        shown = {**usual.signals, "gap": gap[:, None].expand_as(obs.drawn)}
+        return Decision(commit, commit, usual.forced, tokens=tokens, signals=shown)
+
+    def answer_gap(self, obs: Observation) -> tuple[Tensor, Tensor]:
+        """Mean gap over the answer region, decoded positions included, and "always settled", [B] each."""
+        assert self.answer_start is not None
+        region = signals.logit_margin(obs.now)[:, self.answer_start : self.answer_start + self.answer_length]
+        if region.shape[-1] == 0:
+            raise ValueError(
+                f"answer_start must lie inside the generation of {obs.drawn.shape[-1]} tokens, "
+                f"got {self.answer_start}"
+            )
+        return region.mean(-1), torch.ones_like(obs.seen, dtype=torch.bool)
+
+    def masked_gap(self, obs: Observation) -> tuple[Tensor, Tensor]:
+        """Mean gap over all masked positions, and whether every masked argmax stayed the same, [B] each."""
+        gaps = torch.where(obs.masked, signals.logit_margin(obs.now), 0)
+        same = signals.persistence(obs, 2) | ~obs.masked
+        return gaps.sum(-1) / obs.masked.sum(-1).clamp(min=1), same.all(-1)
+
+    def needed(self, progress: Tensor) -> Tensor:
+        """The gap that lets a row leave at this share of its budget, [B]."""
+        first, second = (0.33, 0.67) if self.answer_start is not None else (1 / 3, 2 / 3)
+        late = torch.where(progress < second, self.mid, torch.full_like(progress, self.late))
+        return torch.where(progress < first, torch.full_like(progress, self.early), late)

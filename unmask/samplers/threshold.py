@@ -1,0 +1,27 @@
+"""Threshold: commit every position that is sure enough, and at least the best one (Fast-dLLM)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from unmask import policies, signals
+from unmask.samplers.checks import probability
+from unmask.types import Decision, Needs, Observation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Threshold:
+    min_confidence: float = 0.9
+
+    def __post_init__(self) -> None:
+        probability("min_confidence", self.min_confidence)
+
+    @property
+    def needs(self) -> Needs:
+        return Needs()
+
+    def decide(self, obs: Observation) -> Decision:
+        confidence = signals.confidence(obs.now)
+        eligible = obs.active & (confidence >= self.min_confidence)
+        commit = eligible | policies.best(confidence, obs.active, 1)
+        return Decision(commit, eligible, ~eligible.any(-1), signals={"confidence": confidence})

@@ -1,0 +1,104 @@
+"""Stability signals: pure functions of predictions, [B, W] each. They see the untouched distribution."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from unmask.types import Observation, Prediction
+
+LN2 = math.log(2)
+
+
+def confidence(prediction: Prediction) -> Tensor:
+    """Probability of the top-1 token (LESS Eq. conf)."""
+    return (prediction.top_logits[..., 0] - prediction.lse).exp()
+
+
+def probability(prediction: Prediction, tokens: Tensor) -> Tensor:
+    """Probability of the given tokens [B, W]."""
+    return (prediction.full_logits.gather(-1, tokens[..., None])[..., 0] - prediction.lse).exp()
+
+
+def margin(prediction: Prediction) -> Tensor:
+    """Probability of the top-1 token minus that of the top-2 token."""
+    top = prediction.top_probs
+    return top[..., 0] - top[..., 1]
+
+
+def logit_margin(prediction: Prediction) -> Tensor:
+    """Logit of the top-1 token minus that of the top-2 token (Prophet's gap)."""
+    return prediction.top_logits[..., 0] - prediction.top_logits[..., 1]
+
+
+def entropy(prediction: Prediction) -> Tensor:
+    """Entropy over the whole vocabulary, in nats."""
+    return _entr((prediction.full_logits - prediction.lse[..., None]).exp()).sum(-1)
+
+
+def persistence(obs: Observation, length: int) -> Tensor:
+    """True where the top-1 token was the same in `length` observations, this one included (LESS Eq. persist).
+
+    False with too little history.
+    """
+    steady = (obs.seen >= length - 1)[:, None].expand_as(obs.active)
+    for before in obs.past[: length - 1]:
+        steady = steady & (before.top1 == obs.now.top1)
+    return steady
+
+
+def topk_jsd(obs: Observation, *, top_k: int, exact: bool) -> Tensor:
+    """Jensen-Shannon divergence between this step and the last one; +inf at the first observation."""
+    if not obs.past:
+        return torch.full_like(obs.now.lse, torch.inf)
+    divergence = jsd(obs.now.top(top_k), obs.past[0].top(top_k), exact=exact)
+    return divergence.masked_fill((obs.seen < 1)[:, None], torch.inf)
+
+
+def kl_step(obs: Observation) -> Tensor:
+    """KL(now || last step) over the whole vocabulary; +inf at the first observation."""
+    if not obs.past:
+        return torch.full_like(obs.now.lse, torch.inf)
+    return kl(obs.now, obs.past[0]).masked_fill((obs.seen < 1)[:, None], torch.inf)
+
+
+def jsd(p: Prediction, q: Prediction, *, exact: bool = True) -> Tensor:
+    """Jensen-Shannon divergence on the union of both top-K sets and a residual bin, in [0, ln 2].
+
+    exact: both sides keep their true mass on the union, which needs the logits of both. Otherwise each side
+    knows only its own top-K and counts 0 for the other's candidates, as the released code does.
+    """
+    same = p.top_ids[..., :, None] == q.top_ids[..., None, :]  # [B, W, K, K]
+    only_q = ~same.any(-2)  # candidates of q that p's top-K lacks
+    p_top, q_top = p.top_probs, q.top_probs
+    if exact:
+        q_at_p = (q.full_logits.gather(-1, p.top_ids) - q.lse[..., None]).exp()
+        p_at_q = (p.full_logits.gather(-1, q.top_ids) - p.lse[..., None]).exp()
+    else:
+        q_at_p = (same * q_top[..., None, :]).sum(-1)
+        p_at_q = torch.zeros_like(q_top)
+    p_mass = _with_residual(torch.cat([p_top, p_at_q * only_q], dim=-1))
+    q_mass = _with_residual(torch.cat([q_at_p, q_top * only_q], dim=-1))
+    gain = _entr((p_mass + q_mass) / 2) - (_entr(p_mass) + _entr(q_mass)) / 2
+    return gain.sum(-1).clamp(0, LN2)
+
+
+def kl(p: Prediction, q: Prediction) -> Tensor:
+    """KL(p || q) over the whole vocabulary, in nats; tokens that p rules out count 0."""
+    log_p = p.full_logits - p.lse[..., None]
+    mass = log_p.exp()
+    log_ratio = log_p - (q.full_logits - q.lse[..., None])
+    return torch.where(mass > 0, mass * log_ratio, 0).sum(-1).clamp(min=0)
+
+
+def _entr(mass: Tensor) -> Tensor:
+    """-x ln x, 0 at 0."""
+    entr: Tensor = torch.special.entr(mass)
+    return entr
+
+
+def _with_residual(mass: Tensor) -> Tensor:
+    """[..., A] -> [..., A + 1]: the mass outside the support as one more bin."""
+    return torch.cat([mass, (1 - mass.sum(-1, keepdim=True)).clamp(min=0)], dim=-1)

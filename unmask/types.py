@@ -1,0 +1,166 @@
+"""The nouns of the core: what a model says, what a sampler sees, what it decides.
+
+Shape letters, used everywhere: B rows, N canvas columns, W window columns, K kept candidates, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal, Protocol
+
+import torch
+from torch import Tensor
+
+ScheduleName = Literal["linear", "dream"]
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """What one forward pass says about every window column, small enough to remember."""
+
+    top_ids: Tensor  # [B, W, K] int64, most likely first; ties go to the lower id
+    top_logits: Tensor  # [B, W, K] float32
+    lse: Tensor  # [B, W] float32, log-sum-exp over the vocabulary
+    logits: Tensor | None = None  # [B, W, V] float32, dropped from history unless a sampler needs it
+
+    @property
+    def top1(self) -> Tensor:
+        """Most likely token, [B, W]."""
+        return self.top_ids[..., 0]
+
+    @property
+    def top_probs(self) -> Tensor:
+        """Probabilities of the kept candidates, [B, W, K]."""
+        return (self.top_logits - self.lse[..., None]).exp()
+
+    @property
+    def full_logits(self) -> Tensor:
+        """The logits over the whole vocabulary, [B, W, V]; an error if they were not kept."""
+        if self.logits is None:
+            raise ValueError("this prediction kept no logits; ask for them with Needs(logits=True)")
+        return self.logits
+
+    def top(self, k: int) -> Prediction:
+        """The same prediction with at most k candidates kept."""
+        return replace(self, top_ids=self.top_ids[..., :k], top_logits=self.top_logits[..., :k])
+
+    def without_logits(self) -> Prediction:
+        return replace(self, logits=None)
+
+    def where(self, rows: Tensor, other: Prediction) -> Prediction:
+        """This prediction on the rows [B] that are true, `other` on the rest."""
+        return Prediction(
+            torch.where(rows[:, None, None], self.top_ids, other.top_ids),
+            torch.where(rows[:, None, None], self.top_logits, other.top_logits),
+            torch.where(rows[:, None], self.lse, other.lse),
+            None
+            if self.logits is None or other.logits is None
+            else torch.where(rows[:, None, None], self.logits, other.logits),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """All that a sampler may look at in one step."""
+
+    now: Prediction  # always with its full logits
+    past: tuple[Prediction, ...]  # newest first, at most needs.lookback
+    seen: Tensor  # [B] how many of `past` belong to this row's history
+    drawn: Tensor  # [B, W] token that each position would commit to now
+    masked: Tensor  # [B, W] bool, still masked
+    active: Tensor  # [B, W] bool, still masked and inside the current block
+    quota: Tensor  # [B] positions that the fixed schedule would commit now
+    rate: Tensor  # [B] share of the masks that the fixed schedule would commit now
+    step: Tensor  # [B] steps already taken in this block
+    progress: Tensor  # [B] share of the step budget used, this step included
+    carry: Tensor | None  # what the sampler handed back last time; None at the start of its history
+    noise: Tensor | None  # [B, W] uniform in (0, 1), only where needs.noise
+    blockwise: bool  # semi-autoregressive regime; False: the whole generation is one block
+    eos_ids: tuple[int, ...] = ()  # the tokens that end a text
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What a sampler answers."""
+
+    commit: Tensor  # [B, W] bool, subset of obs.masked
+    eligible: Tensor  # [B, W] bool, what the rule accepted before the policy chose
+    forced: Tensor  # [B] bool, the fallback chose, not the rule
+    carry: Tensor | None = None  # [B, ...], handed back in the next Observation
+    tokens: Tensor | None = None  # [B, W] what to write, where it is not obs.drawn
+    signals: Mapping[str, Tensor] = field(default_factory=dict)  # [B, W] each; read by traces only
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Needs:
+    """What the loop must prepare for a sampler."""
+
+    top_k: int = 2  # candidates kept per position
+    lookback: int = 0  # earlier predictions kept
+    logits: bool = False  # keep full logits in them (exact JSD, KL)
+    span: bool = False  # window = whole generation, history kept across blocks (KLASS, Prophet)
+    noise: bool = False  # a fresh uniform number per position and step
+
+
+class Sampler(Protocol):
+    """A value: all that it remembers travels in the Observation."""
+
+    @property
+    def needs(self) -> Needs: ...
+
+    def decide(self, obs: Observation) -> Decision: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelInfo:
+    """What the loop and `generate` must know of a model."""
+
+    vocab_size: int  # width of the logits
+    mask_id: int
+    eos_ids: tuple[int, ...] = ()
+    pad_id: int = 0
+    max_length: int = 4096
+    block_length: int | None = None  # the family's own regime; None: full sequence
+    schedule: ScheduleName = "linear"  # the family's own fixed schedule
+    deterministic: bool = True  # same tokens, same logits: an unchanged canvas needs no new forward
+
+
+class Cache(Protocol):
+    """Keys and values kept between forwards; the model asks it which columns to run."""
+
+    def start_block(self, block: slice) -> None: ...
+
+    def columns(self, need: slice, n: int) -> slice: ...
+
+    def update(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]: ...
+
+
+class MaskedLM(Protocol):
+    """A masked language model that predicts every column of a window from the whole canvas."""
+
+    @property
+    def info(self) -> ModelInfo: ...
+
+    def __call__(self, tokens: Tensor, attend: Tensor | None, window: slice, cache: Cache | None) -> Tensor:
+        """[B, N] -> [B, W, V]; logits[:, j] is the distribution of column window.start + j.
+
+        The tensor is handed over: the loop writes into it and keeps it.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One reverse step, as traces, streams and counters see it."""
+
+    index: int  # counted from 1 over the whole run; a leftover fill repeats the last index
+    block: int
+    window: slice
+    tokens: Tensor  # [B, N] after the commit
+    drawn: Tensor  # [B, W]
+    decision: Decision
+    running: Tensor  # [B] bool, rows that took this step
+    fresh: Tensor  # [B] bool, rows whose canvas had changed since their last forward
+    forward: bool  # False: nothing had changed, so the last prediction was used again
+    leftover: bool = False  # True: the budget was spent and what was left got its argmax
