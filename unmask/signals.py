@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor
 
+from unmask.rows import by_rows
 from unmask.types import Observation, Prediction
 
 LN2 = math.log(2)
@@ -35,7 +36,7 @@ def logit_margin(prediction: Prediction) -> Tensor:
 
 def entropy(prediction: Prediction) -> Tensor:
     """Entropy over the whole vocabulary, in nats."""
-    return _entr((prediction.full_logits - prediction.lse[..., None]).exp()).sum(-1)
+    return by_rows(_entropy, prediction.full_logits)
 
 
 def persistence(obs: Observation, length: int) -> Tensor:
@@ -87,16 +88,23 @@ def jsd(p: Prediction, q: Prediction, *, exact: bool = True) -> Tensor:
 
 def kl(p: Prediction, q: Prediction) -> Tensor:
     """KL(p || q) over the whole vocabulary, in nats; tokens that p rules out count 0."""
-    log_p = p.full_logits - p.lse[..., None]
-    mass = log_p.exp()
-    log_ratio = log_p - (q.full_logits - q.lse[..., None])
-    return torch.where(mass > 0, mass * log_ratio, 0).sum(-1).clamp(min=0)
+    return by_rows(_kl, p.full_logits, q.full_logits)
 
 
 def _entr(mass: Tensor) -> Tensor:
     """-x ln x, 0 at 0."""
     entr: Tensor = torch.special.entr(mass)
     return entr
+
+
+def _entropy(logits: Tensor) -> Tensor:
+    return _entr(logits.softmax(-1)).sum(-1)
+
+
+def _kl(p_logits: Tensor, q_logits: Tensor) -> Tensor:
+    log_p, log_q = p_logits.log_softmax(-1), q_logits.log_softmax(-1)
+    mass = log_p.exp()
+    return torch.where(mass > 0, mass * (log_p - log_q), 0).sum(-1).clamp(min=0)
 
 
 def _with_residual(mass: Tensor) -> Tensor:

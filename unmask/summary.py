@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from unmask.rows import by_rows
 from unmask.types import Prediction
 
 CHUNK = 128  # vocabulary columns per first-stage maximum
@@ -16,7 +17,7 @@ def summarize(logits: Tensor, top_k: int) -> Prediction:
     """Top-K candidates (ties go to the lower id) and log-sum-exp of logits [B, W, V]."""
     logits = logits.float()
     top_ids = top_k_ids(logits, top_k)
-    return Prediction(top_ids, logits.gather(-1, top_ids), logits.logsumexp(-1), logits)
+    return Prediction(top_ids, logits.gather(-1, top_ids), by_rows(_log_sum_exp, logits), logits)
 
 
 def ban(logits: Tensor, ids: Sequence[int]) -> Tensor:
@@ -42,3 +43,7 @@ def top_k_ids(logits: Tensor, k: int) -> Tensor:
     values = logits.gather(-1, ids.clamp(max=vocabulary - 1)).masked_fill(ids >= vocabulary, -torch.inf)
     best = values.sort(dim=-1, descending=True, stable=True).indices[..., : min(k, vocabulary)]
     return ids.gather(-1, best)
+
+
+def _log_sum_exp(logits: Tensor) -> Tensor:
+    return logits.logsumexp(-1)

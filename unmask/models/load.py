@@ -48,7 +48,7 @@ def load(
     found = _match(model, folder)
     compute = _pick_dtype(dtype, place, found)
     narrow = quantize_linears(model) if _is_int8(dtype) else set()
-    model.load_state_dict(_read(found, place, compute, narrow), assign=True)
+    model.load_state_dict(_read(found, place, compute=compute, narrow=narrow), assign=True)
     model.folder = folder
     logger.info("loaded %s: %d tensors, %s on %s", folder, len(found), dtype, place)
     return model.requires_grad_(False).eval()
@@ -100,7 +100,7 @@ def _match(model: Trunk, folder: Path) -> dict[str, Stored]:
 
 
 def _read(
-    found: Mapping[str, Stored], place: torch.device, compute: torch.dtype, narrow: set[str]
+    found: Mapping[str, Stored], place: torch.device, *, compute: torch.dtype, narrow: set[str]
 ) -> dict[str, Tensor]:
     """The model's state on `place`; tensors are read, converted and let go one by one."""
     state = {}

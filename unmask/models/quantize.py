@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-ROWS = 32768  # output channels widened at a time, so that a vocabulary-sized layer needs no full-width copy
+ROWS = 16384  # output channels widened at a time, so that a vocabulary-sized layer needs no full-width copy
 
 
 def quantize(weight: Tensor) -> tuple[Tensor, Tensor]:
@@ -14,7 +14,7 @@ def quantize(weight: Tensor) -> tuple[Tensor, Tensor]:
     rounded, scales = [], []
     for part in torch.split(weight, ROWS):
         scale = part.abs().amax(1).float().clamp(min=torch.finfo(torch.float32).tiny) / 127
-        rounded.append((part.float() / scale[:, None]).round().to(torch.int8))
+        rounded.append((part / scale[:, None]).round_().to(torch.int8))
         scales.append(scale)
     return torch.cat(rounded), torch.cat(scales)
 

@@ -22,7 +22,7 @@ def save(model: Trunk, folder: str | Path, *, shard_bytes: int = SHARD_BYTES) ->
     state = model.state_dict()
     if any(tensor.dtype == torch.int8 for tensor in state.values()):
         raise ValueError("an int8 model cannot be saved; load it with a float dtype, then save that")
-    _write(model, state, folder, shard_bytes, lambda name: state[name])
+    _write(model, folder, shards=_plan(state, shard_bytes), tensor_of=lambda name: state[name])
 
 
 def random_checkpoint(
@@ -43,12 +43,12 @@ def random_checkpoint(
     def draw(name: str) -> Tensor:
         generator = torch.Generator(place).manual_seed(seed + zlib.crc32(name.encode()))
         tensor = torch.empty_like(state[name], device=place)
-        return _fill(name, tensor, model.shape.layers, generator)
+        return _fill(name, tensor, layers=model.shape.layers, generator=generator)
 
-    _write(model, state, folder, shard_bytes, draw)
+    _write(model, folder, shards=_plan(state, shard_bytes), tensor_of=draw)
 
 
-def _fill(name: str, tensor: Tensor, layers: int, generator: torch.Generator) -> Tensor:
+def _fill(name: str, tensor: Tensor, *, layers: int, generator: torch.Generator) -> Tensor:
     """Random values that make a model neither flat nor chaotic: its predictions differ and are decided."""
     if name.endswith("norm.weight"):
         return tensor.fill_(1.0)
@@ -66,11 +66,7 @@ def _fill(name: str, tensor: Tensor, layers: int, generator: torch.Generator) ->
 
 
 def _write(
-    model: Trunk,
-    state: Mapping[str, Tensor],
-    folder: str | Path,
-    shard_bytes: int,
-    tensor_of: Callable[[str], Tensor],
+    model: Trunk, folder: str | Path, *, shards: list[list[str]], tensor_of: Callable[[str], Tensor]
 ) -> None:
     from safetensors.torch import save_file
 
@@ -78,18 +74,15 @@ def _write(
     if next(folder.glob("*.safetensors*"), None) is not None:
         raise ValueError(f"{folder} already holds weights; choose an empty folder")
     folder.mkdir(parents=True, exist_ok=True)
-    shards = _plan(state, shard_bytes)
-    files = [f"model-{i:05}-of-{len(shards):05}.safetensors" for i in range(1, len(shards) + 1)]
-    files = files if len(shards) > 1 else [SINGLE]
-    for file, names in zip(files, shards, strict=True):
+    total, placed = 0, {}
+    for number, names in enumerate(shards, 1):
+        file = f"model-{number:05}-of-{len(shards):05}.safetensors" if len(shards) > 1 else SINGLE
         tensors = {model.publish(name): tensor_of(name).cpu().contiguous() for name in names}
         save_file(tensors, folder / file, metadata={"format": "pt"})
+        total += sum(tensor.nbytes for tensor in tensors.values())
+        placed.update(dict.fromkeys(tensors, file))
         del tensors  # or the next shard would be gathered while this one is still held
     if len(shards) > 1:
-        placed = {
-            model.publish(name): file for file, names in zip(files, shards, strict=True) for name in names
-        }
-        total = sum(tensor.nbytes for tensor in state.values())
         _write_json(folder / INDEX, {"metadata": {"total_size": total}, "weight_map": placed})
     _write_json(folder / "config.json", _published_config(model))
 

@@ -1,0 +1,1 @@
+"""Timed runs. Every published number stands beside the command that made it."""
