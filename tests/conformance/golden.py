@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from unmask.models import load
 from unmask.types import MaskedLM
@@ -52,3 +54,14 @@ def runs(folder: Path) -> list[Run]:
 @lru_cache(maxsize=8)
 def checkpoint(folder: Path) -> MaskedLM:
     return load(folder, device="cpu", dtype="float32")
+
+
+def forwards(folder: Path) -> list[dict[str, Any]]:
+    """The recorded forward passes; each case knows its folder."""
+    manifest = json.loads((folder / "logits" / "manifest.json").read_text())
+    return [{**case, "folder": folder} for case in manifest["cases"]]
+
+
+def forward_arrays(case: dict[str, Any]) -> dict[str, Tensor]:
+    with np.load(case["folder"] / "logits" / case["file"]) as data:
+        return {name: torch.from_numpy(data[name]) for name in data.files}

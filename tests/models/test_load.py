@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -109,6 +111,16 @@ def test_a_loaded_model_compiles_and_moves(family: Trunk) -> None:
     expected = family(tokens, None, slice(4, 8), None)
     torch.testing.assert_close(compiled(tokens, None, slice(4, 8), None), expected)
     assert load(family.folder, device="cpu").to("meta").embed.weight.is_meta
+
+
+def test_the_core_needs_torch_alone_and_loading_adds_only_safetensors() -> None:
+    script = f"""
+import sys, unmask.models
+assert not {{"safetensors", "huggingface_hub", "transformers"}} & sys.modules.keys()
+unmask.models.load({str(GOLDENS / "dream_tiny")!r})
+assert not {{"huggingface_hub", "transformers"}} & sys.modules.keys()
+"""
+    subprocess.run([sys.executable, "-c", script], check=True, cwd=GOLDENS.parents[1])
 
 
 def test_a_missing_folder_is_named(tmp_path: Path) -> None:

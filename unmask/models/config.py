@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
+from unmask.models.files import read_object
 from unmask.types import ModelInfo, ScheduleName
 
 Config = Mapping[str, object]
@@ -13,26 +14,15 @@ Config = Mapping[str, object]
 
 def read_config(folder: Path) -> dict[str, object]:
     """config.json of a checkpoint folder; ids that it lacks come from generation_config.json."""
-    config = _read_json(folder / "config.json")
-    extra = folder / "generation_config.json"
-    for name, value in (_read_json(extra) if extra.is_file() else {}).items():
+    config: dict[str, object] = read_object(folder / "config.json")
+    if not config:
+        raise ValueError(f"{folder} has no config.json; is it a checkpoint folder?")
+    for name, value in read_object(folder / "generation_config.json").items():
         if name == "eos_token_id":
             config[name] = list(dict.fromkeys((*ids(config, name), *ids({name: value}, name))))
         elif name in ("mask_token_id", "pad_token_id") and config.get(name) is None:
             config[name] = value
     return config
-
-
-def _read_json(path: Path) -> dict[str, object]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ValueError(f"{path.parent} has no {path.name}; is it a checkpoint folder?") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is not valid JSON ({error}); download it again") from None
-    if not isinstance(content, dict):
-        raise ValueError(f"{path} must hold a JSON object, got {type(content).__name__}")
-    return content
 
 
 def integer(config: Config, name: str, *, default: int | None = None) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -50,8 +51,23 @@ def load(
     narrow = quantize_linears(model) if _is_int8(dtype) else set()
     model.load_state_dict(_read(found, place, compute=compute, narrow=narrow), assign=True)
     model.folder = folder
+    attach_tokenizer(model, folder)
     logger.info("loaded %s: %d tensors, %s on %s", folder, len(found), dtype, place)
     return model.requires_grad_(False).eval()
+
+
+def attach_tokenizer(model: Trunk, folder: Path) -> None:
+    """Give the model its tokenizer, where the folder has one, and the end tokens that only its files name."""
+    if not any((folder / name).is_file() for name in ("tokenizer.json", "vocab.json")):
+        return
+    try:
+        from unmask.models.tokens import Tokenizer
+    except ImportError:
+        logger.warning("%s has a tokenizer; pip install 'unmask[models]' to use it", folder)
+        return
+    model.tokenizer = Tokenizer.from_folder(folder)
+    ends = dict.fromkeys((*model.info.eos_ids, *model.tokenizer.special.ends))
+    model.info = replace(model.info, eos_ids=tuple(ends))
 
 
 def build(config: Mapping[str, object]) -> Trunk:

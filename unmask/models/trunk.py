@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -15,6 +15,9 @@ from torch import Tensor, nn
 
 from unmask.models.layers import Attention, RMSNorm, Rope, Store, SwiGLU, key_mask, rotary
 from unmask.types import Cache, ModelInfo
+
+if TYPE_CHECKING:
+    from unmask.models.tokens import Tokenizer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +70,7 @@ class Trunk(nn.Module):
 
     names: ClassVar[dict[str, str]] = {}
     folder: Path | None = None  # where the checkpoint came from
+    tokenizer: Tokenizer | None = None
 
     def __init__(self, config: Mapping[str, object], shape: Shape, info: ModelInfo) -> None:
         super().__init__()

@@ -1,0 +1,180 @@
+"""Chat templates: a conversation as the checkpoint writes it, rendered in a sandbox."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any, NoReturn
+
+from jinja2 import TemplateError, TemplateSyntaxError, nodes
+from jinja2.exceptions import SecurityError
+from jinja2.ext import Extension
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from unmask.models.files import CheckpointFiles, read_text
+
+Message = Mapping[str, str]
+
+MESSAGE_KEYS = ("role", "content", "name")
+
+
+class ChatTemplate:
+    """A checkpoint's chat template, compiled in a sandbox."""
+
+    def __init__(self, source: str, tokens: Mapping[str, str], origin: str) -> None:
+        self._tokens = tokens
+        self._origin = origin
+        try:
+            self._template = _sandbox().from_string(source)
+        except TemplateSyntaxError as error:
+            raise ValueError(
+                f"the chat template of {origin} is not valid, line {error.lineno}: {error}"
+            ) from error
+
+    def render(self, messages: Sequence[Message], add_generation_prompt: bool) -> str:
+        """The conversation as one text."""
+        try:
+            return self._template.render(
+                **self._tokens,
+                messages=messages,
+                tools=None,
+                documents=None,
+                add_generation_prompt=add_generation_prompt,
+            )
+        except SecurityError as error:
+            raise ValueError(
+                f"the chat template of {self._origin} tries to leave its sandbox: {error}; "
+                "do not trust this checkpoint, or replace its template"
+            ) from error
+        except (
+            TemplateError,
+            TypeError,
+            ValueError,
+            LookupError,
+            AttributeError,
+            ArithmeticError,
+            RecursionError,
+        ) as error:
+            raise ValueError(
+                f"the chat template of {self._origin} fails on this conversation: {error}"
+            ) from error
+
+    def check_nothing_dropped(self, messages: Sequence[Message]) -> None:
+        """An error if the template leaves a message out, as many do with roles they do not know."""
+        probes = [{**message, "content": probe(index)} for index, message in enumerate(messages)]
+        rendered = self.render(probes, add_generation_prompt=True)
+        for index, message in enumerate(messages):
+            if probe(index) not in rendered:
+                raise ValueError(
+                    f"the chat template of {self._origin} leaves out messages[{index}] (role "
+                    f"{message['role']!r}); use a role that it knows, or put the text into a user message"
+                )
+
+
+def probe(index: int) -> str:
+    return f"probe{index}end"
+
+
+def chat_template(files: CheckpointFiles) -> ChatTemplate | None:
+    """The compiled template of a checkpoint, None where it has none."""
+    path = files.folder / "chat_template.jinja"
+    source = read_text(path) if path.exists() else files.tokenizer_config.get("chat_template")
+    if isinstance(source, list):
+        source = _default_template(source, files.folder)
+    if source is None:
+        return None
+    if not isinstance(source, str):
+        raise ValueError(
+            f"chat_template of {files.folder} must be a string or a list, got {type(source).__name__}"
+        )
+    return ChatTemplate(source, files.named_tokens(), str(files.folder))
+
+
+def _default_template(entries: list[Any], folder: Path) -> object:
+    """The template named 'default', or the only one."""
+    named = {e.get("name"): e.get("template") for e in entries if isinstance(e, dict)}
+    if "default" not in named and len(named) != 1:
+        names = ", ".join(map(str, named)) or "none"
+        raise ValueError(f"chat_template of {folder} has no entry named 'default'; available: {names}")
+    return named.get("default", next(iter(named.values())))
+
+
+class _Sandbox(ImmutableSandboxedEnvironment):
+    """Jinja's sandbox, except that a forbidden attribute is an error at once and not an empty value."""
+
+    def unsafe_undefined(self, obj: object, attribute: str) -> NoReturn:
+        raise SecurityError(f"it reads {attribute!r} of a {type(obj).__name__}")
+
+
+class _GenerationBlock(Extension):
+    """`{% generation %}` marks an answer for training; here it only renders its body."""
+
+    tags = {"generation"}  # noqa: RUF012
+
+    def parse(self, parser: Parser) -> list[nodes.Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+def _sandbox() -> ImmutableSandboxedEnvironment:
+    """The environment that published chat templates are written for."""
+    environment = _Sandbox(
+        trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationBlock, "jinja2.ext.loopcontrols"]
+    )
+    environment.filters["tojson"] = _to_json
+    environment.globals["raise_exception"] = _raise_exception
+    environment.globals["strftime_now"] = _strftime_now
+    return environment
+
+
+def _to_json(
+    value: object,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """JSON as it is; Jinja's own filter escapes HTML."""
+    return json.dumps(
+        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+    )
+
+
+def _raise_exception(message: str) -> NoReturn:
+    raise TemplateError(message)
+
+
+def _strftime_now(form: str) -> str:
+    return datetime.now().strftime(form)
+
+
+def checked_messages(messages: object) -> list[Message]:
+    """The conversation, every message with a role and a content."""
+    if not isinstance(messages, (list, tuple)):
+        raise ValueError(
+            f"messages must be a list of {{'role': ..., 'content': ...}}, got {type(messages).__name__}"
+        )
+    if not messages:
+        raise ValueError("messages must have at least one message, got an empty list")
+    for index, message in enumerate(messages):
+        _check_message(f"messages[{index}]", message)
+    return [dict(message) for message in messages]
+
+
+def _check_message(where: str, message: object) -> None:
+    if not isinstance(message, Mapping):
+        raise ValueError(f"{where} must be {{'role': ..., 'content': ...}}, got {type(message).__name__}")
+    unknown = [key for key in message if key not in MESSAGE_KEYS]
+    if unknown:
+        raise ValueError(f"{where} has the unknown key {unknown[0]!r}; known keys: {', '.join(MESSAGE_KEYS)}")
+    for key in ("role", "content"):
+        if key not in message:
+            raise ValueError(f"{where} has no {key!r}; a message is {{'role': 'user', 'content': 'Hello'}}")
+    for key, value in message.items():
+        if not isinstance(value, str):
+            raise ValueError(f"{where} must have a string as {key!r}, got {type(value).__name__}")
+    if not message["role"].strip():
+        raise ValueError(f"{where} has an empty role; use user, assistant or system")

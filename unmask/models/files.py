@@ -1,0 +1,78 @@
+"""The small JSON files of a checkpoint folder that say what its tokens are."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+JsonObject = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointFiles:
+    """The small JSON files of a checkpoint folder; an absent one reads as empty."""
+
+    folder: Path
+    config: JsonObject
+    generation_config: JsonObject
+    tokenizer_config: JsonObject
+    added_tokens: JsonObject
+    special_tokens_map: JsonObject
+
+    @classmethod
+    def read(cls, folder: Path) -> CheckpointFiles:
+        """The files of a folder that must exist."""
+        if not folder.is_dir():
+            raise ValueError(f"{folder} is not a folder; pass the folder of a downloaded checkpoint")
+        return cls(
+            folder,
+            config=read_object(folder / "config.json"),
+            generation_config=read_object(folder / "generation_config.json"),
+            tokenizer_config=read_object(folder / "tokenizer_config.json"),
+            added_tokens=read_object(folder / "added_tokens.json"),
+            special_tokens_map=read_object(folder / "special_tokens_map.json"),
+        )
+
+    def named_tokens(self) -> dict[str, str]:
+        """bos_token, eos_token and the like, with their text; templates receive them under these names."""
+        merged = self.special_tokens_map | {k: v for k, v in self.tokenizer_config.items() if v is not None}
+        texts = {key: token_text(value) for key, value in merged.items() if key.endswith("_token")}
+        return {key: text for key, text in texts.items() if text is not None}
+
+    def special_tokens(self) -> set[str]:
+        """The text of every token that the files call special without giving its id."""
+        special = set(self.named_tokens().values())
+        for source in (self.special_tokens_map, self.tokenizer_config):
+            for key in ("additional_special_tokens", "extra_special_tokens"):
+                more = source.get(key) or []
+                texts = map(token_text, more.values() if isinstance(more, dict) else more)
+                special.update(text for text in texts if text is not None)
+        return special
+
+
+def read_object(path: Path) -> JsonObject:
+    """The object in a JSON file, empty where there is no file."""
+    if not path.exists():
+        return {}
+    try:
+        value = json.loads(read_text(path))
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{path} is not valid JSON ({error}); download it again") from error
+    if not isinstance(value, dict):
+        raise ValueError(f"{path} must hold a JSON object, got {type(value).__name__}; download it again")
+    return value
+
+
+def read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not UTF-8 text ({error}); download it again") from error
+
+
+def token_text(value: object) -> str | None:
+    """The text of a token that a file gives as a string or as an object with its flags."""
+    text = value.get("content") if isinstance(value, dict) else value
+    return text if isinstance(text, str) and text else None
