@@ -47,7 +47,7 @@ class Tokenizer:
         return cls(backend, _special_ids(files, backend, turn_end), template, str(path))
 
     @property
-    def haschat_template(self) -> bool:
+    def has_chat_template(self) -> bool:
         """Whether `chat` can be used."""
         return self._template is not None
 
