@@ -31,8 +31,7 @@ class Canvas:
     def ended(self, eos_ids: Sequence[int]) -> Tensor:
         """Generated columns that hold an end token with no mask to its left, [B, N - start] bool."""
         generated = self.tokens[:, self.start :]
-        ends = torch.isin(generated, torch.tensor(eos_ids, dtype=torch.int64, device=generated.device))
-        return ends & ((generated == self.mask_id).cumsum(-1) == 0)
+        return is_any(generated, eos_ids) & ((generated == self.mask_id).cumsum(-1) == 0)
 
     def finished(self, eos_ids: Sequence[int]) -> Tensor:
         """Rows whose text has ended, whatever is still masked behind the end, [B] bool."""
@@ -47,6 +46,14 @@ class Canvas:
         return self.commit(
             window, behind & self.masked(window), torch.full_like(behind, eos_ids[0], dtype=torch.int64)
         )
+
+
+def is_any(tokens: Tensor, ids: Sequence[int]) -> Tensor:
+    """Where tokens are one of a few ids; a list of them would have to travel to the device."""
+    found = torch.zeros_like(tokens, dtype=torch.bool)
+    for token in ids:
+        found |= tokens == token
+    return found
 
 
 def blank(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -55,9 +55,13 @@ def denoise(
     *,
     cache: Cache | None = None,
     noise: NoiseSource | None = None,
+    done: Callable[[Tensor], Tensor] | None = None,
 ) -> Iterator[Step]:
-    """Yield one Step per reverse step until no row has anything left to commit."""
-    run = _Run(model, sampler.needs, plan, options, cache, noise or RowNoise([0] * len(canvas.tokens)))
+    """Yield one Step per reverse step until no row has anything left to commit.
+
+    `done` may end rows earlier: given the tokens [B, N], it says which rows need no more, [B] bool.
+    """
+    run = _Run(model, sampler.needs, plan, options, cache, noise or RowNoise([0] * len(canvas.tokens)), done)
     run.check(canvas)
     index = 0
     for number, block in enumerate(plan.blocks):
@@ -69,8 +73,7 @@ def denoise(
             if not alive:
                 break
             index += 1
-            if forward:
-                now = run.predict(canvas, window)
+            now = run.predict(canvas, window, again=forward)
             obs = run.observe(now, view, block, step, started)
             decision = sampler.decide(obs)
             written = obs.drawn if decision.tokens is None else decision.tokens
@@ -81,6 +84,7 @@ def denoise(
             )
             run.remember(now, decision.carry, None if everyone else view.running)
             broken = _broken(now, view.running)
+            del now, obs  # or their logits would outlive the next forward
             view = run.look(canvas, window, block)
             fresh = view.running & (decision.commit.any(-1) | run.always_fresh)
             # the one host read of a step
@@ -91,8 +95,7 @@ def denoise(
                 raise ValueError(_broken_logits(broken, index))
             yield taken
         if alive and options.fill_leftovers:  # the budget is spent: nothing may stay masked
-            if forward:
-                now = run.predict(canvas, window)
+            now = run.predict(canvas, window, again=forward)
             broken = _broken(now, view.running)
             if bool(broken.any()):
                 raise ValueError(_broken_logits(broken, index))
@@ -130,6 +133,8 @@ class _Run:
     options: Options
     cache: Cache | None
     noise: NoiseSource
+    done: Callable[[Tensor], Tensor] | None
+    now: Prediction | None = None
     past: tuple[Prediction, ...] = ()
     seen: Tensor | None = None
     carry: Tensor | None = None
@@ -163,11 +168,20 @@ class _Run:
         masked = canvas.masked(window)
         if self.options.stop_at_eos and self.model.info.eos_ids:
             masked = masked & ~canvas.finished(self.model.info.eos_ids)[:, None]
+        if self.done is not None:
+            masked = masked & ~self.done(canvas.tokens)[:, None]
         column = torch.arange(window.start, window.stop, device=masked.device)
         active = masked & (column >= block.columns.start) & (column < block.columns.stop)
         return _View(masked, active, active.any(-1))
 
-    def predict(self, canvas: Canvas, window: slice) -> Prediction:
+    def predict(self, canvas: Canvas, window: slice, *, again: bool) -> Prediction:
+        """The last prediction, or a new one after a forward pass."""
+        if again or self.now is None:
+            self.now = None  # the last logits go before the next ones come
+            self.now = self.forward(canvas, window)
+        return self.now
+
+    def forward(self, canvas: Canvas, window: slice) -> Prediction:
         """One forward pass, without the tokens that may not be written."""
         with torch.no_grad():
             logits = self.model(canvas.tokens, canvas.attend, window, self.cache).float()

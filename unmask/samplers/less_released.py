@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from unmask import policies, signals
+from unmask.canvas import is_any
 from unmask.samplers.checks import at_least, probability
 from unmask.types import Decision, Needs, Observation
 
@@ -61,9 +62,7 @@ class LESSReleased:
 
     def end_allowed(self, obs: Observation, confidence: Tensor, drift: Tensor) -> Tensor:
         """False where the winner is an end token that does not pass its stricter bars, [B, W]."""
-        is_end = torch.isin(
-            obs.now.top1, torch.tensor(obs.eos_ids, dtype=torch.int64, device=confidence.device)
-        )
+        is_end = is_any(obs.now.top1, obs.eos_ids)
         bar = (self.end_bar - self.end_slope * obs.progress).clamp(min=self.end_floor)
         return ~is_end | ((confidence >= bar[:, None]) & (drift <= self.end_jsd_factor * self.max_jsd))
 
