@@ -1,9 +1,15 @@
 """unmask: fast, trustworthy decoding of masked diffusion language models."""
 
+from unmask.cache import BlockCache
 from unmask.canvas import Canvas, blank
+from unmask.config import GenerationConfig
 from unmask.draw import RowNoise, Selection
+from unmask.gaps import Gap, escape_gaps
+from unmask.generate import Generation, generate
 from unmask.guidance import Guided
+from unmask.infill import Infilling, infill
 from unmask.loop import Options, denoise
+from unmask.models import load
 from unmask.result import Result, decode
 from unmask.samplers import (
     KLASS,
@@ -18,6 +24,7 @@ from unmask.samplers import (
     make_sampler,
 )
 from unmask.schedule import plan
+from unmask.stream import Chunk, stream
 
 __version__ = "0.1.0"
 
@@ -26,10 +33,16 @@ __all__ = [
     "LESS",
     "SAMPLERS",
     "Base",
+    "BlockCache",
     "Canvas",
+    "Chunk",
     "EntropyBound",
     "Factor",
+    "Gap",
+    "Generation",
+    "GenerationConfig",
     "Guided",
+    "Infilling",
     "LESSReleased",
     "Options",
     "Prophet",
@@ -40,6 +53,11 @@ __all__ = [
     "blank",
     "decode",
     "denoise",
+    "escape_gaps",
+    "generate",
+    "infill",
+    "load",
     "make_sampler",
     "plan",
+    "stream",
 ]

@@ -1,0 +1,217 @@
+"""Text in, text out on the tiny checkpoints."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from tests.text.scripted import BOS, EOS, MASK, TOKENIZER, Scripted, saying
+from unmask import LESS, SAMPLERS, Base
+from unmask.config import GenerationConfig
+from unmask.generate import Generation, generate, prepare
+from unmask.models.trunk import Trunk
+
+PROMPTS = [
+    "the",
+    "a longer prompt than the others here",
+    "123 + 456 =",
+    "Größe, café",
+    "def add(a, b):\n    return",
+    "x",
+    "one two three four five six",
+    "ho ho",
+]
+CHAT = [{"role": "user", "content": "hello"}]
+# fewer steps than tokens, and for LLaDA several blocks, so that budgets run out and rows wait for each other
+SHORT = GenerationConfig(max_new_tokens=24, steps=12)
+BLOCKS = {"llada": 8, "Dream": None}
+
+
+def short(model: Trunk, **changes: Any) -> GenerationConfig:
+    return replace(SHORT, block_length=BLOCKS[str(model.config["model_type"])], **changes)
+
+
+def singles(model: Trunk, sampler: Any, config: GenerationConfig) -> list[Generation]:
+    seeds = config.seeds(len(PROMPTS))
+    return [
+        generate(model, [prompt], sampler, replace(config, seed=seed))[0]
+        for prompt, seed in zip(PROMPTS, seeds, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_a_batch_of_eight_equals_eight_single_calls(model: Trunk, name: str) -> None:
+    config, sampler = short(model), SAMPLERS[name]
+    assert generate(model, PROMPTS, sampler, config) == singles(model, sampler, config)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"temperature": 0.8, "top_p": 0.95, "seed": tuple(range(8))},
+        {"guidance": 0.5},
+        {"cache": "prefix"},
+        {"cache": "dual", "refresh_every": 3},
+        {"stop": ("d", "\ufffd\ufffd"), "min_new_tokens": 8},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("name", ["less-paper", "base-origin"])
+def test_the_same_under_other_settings(model: Trunk, name: str, changes: dict[str, Any]) -> None:
+    config, sampler = short(model, **changes), SAMPLERS[name]
+    assert generate(model, PROMPTS, sampler, config) == singles(model, sampler, config)
+
+
+def test_the_batch_size_changes_nothing(model: Trunk) -> None:
+    config = short(model, temperature=1.0, seed=tuple(range(8)))
+    assert generate(model, PROMPTS, config=config, batch_size=3) == generate(model, PROMPTS, config=config)
+
+
+def test_a_seed_repeats_a_text_and_another_changes_it(model: Trunk) -> None:
+    config = short(model, temperature=1.0, seed=(5, 6, 5))
+    first, second, third = generate(model, ["the"] * 3, config=config)
+    assert first == third
+    assert first.text != second.text
+    assert generate(model, ["the", "the"], config=replace(config, seed=5)) == [first, first]
+
+
+def test_prompts_of_every_kind_in_one_batch(model: Trunk) -> None:
+    tokenizer: Any = model.tokenizer
+    mixed = ["hello", CHAT, tokenizer.encode("hello"), tuple(tokenizer.chat(CHAT))]
+    text, chat, text_ids, chat_ids = generate(model, mixed, config=short(model))
+    assert text == text_ids
+    assert chat == chat_ids
+    assert chat.prompt_tokens == len(tokenizer.chat(CHAT)) > text.prompt_tokens == len(mixed[2])
+
+
+def test_text_and_tokens_agree(model: Trunk) -> None:
+    tokenizer: Any = model.tokenizer
+    for generation in generate(model, PROMPTS, config=short(model)):
+        assert tokenizer.decode(generation.token_ids) == generation.text
+        assert not {*model.info.eos_ids, model.info.mask_id} & set(generation.token_ids)
+        assert (generation.finish == "length") == (len(generation.token_ids) == 24)
+        assert 0 <= generation.forced_share <= 1
+        assert generation.steps <= 12
+        assert generation.forwards <= generation.steps + 3  # a block may fill its leftovers with one more
+
+
+def test_refreshing_a_cache_at_every_step_is_no_cache(model: Trunk) -> None:
+    config = short(model, reuse=False)
+    expected = generate(model, PROMPTS, config=config)
+    assert generate(model, PROMPTS, config=replace(config, cache="dual", refresh_every=1)) == expected
+
+
+def test_decoding_behind_the_end_costs_steps_and_changes_no_text(calm: Trunk) -> None:
+    config = GenerationConfig(max_new_tokens=24)
+    stopping = generate(calm, PROMPTS, config=config)
+    going_on = generate(calm, PROMPTS, config=replace(config, stop_at_eos=False))
+    assert [row.text for row in stopping] == [row.text for row in going_on]
+    assert [row.finish for row in stopping] == [row.finish for row in going_on]
+    ended = [n for n, row in enumerate(stopping) if row.finish == "eos"]
+    assert ended
+    assert all(stopping[n].steps <= going_on[n].steps for n in ended)
+
+
+def test_the_text_ends_before_the_first_end_token() -> None:
+    script = [*TOKENIZER.encode("done"), EOS, *TOKENIZER.encode("never")]
+    [out] = generate(Scripted(script), ["p"], config=GenerationConfig(max_new_tokens=len(script)))
+    assert (out.text, out.finish) == ("done", "eos")
+    assert out.token_ids == tuple(TOKENIZER.encode("done"))
+
+
+def test_min_new_tokens_holds_the_end_back() -> None:
+    model, config = Scripted([65, EOS, EOS, EOS], second=66), GenerationConfig(max_new_tokens=4)
+    assert generate(model, ["p"], config=config)[0].token_ids == (65,)
+    later = generate(model, ["p"], config=replace(config, min_new_tokens=3))[0]
+    assert (later.token_ids, later.finish) == ((65, 66, 66), "eos")
+
+
+def test_suppressed_end_tokens_are_never_written() -> None:
+    model = Scripted([65, EOS, 67, EOS], second=66)
+    config = GenerationConfig(max_new_tokens=4, end_tokens="suppress")
+    [out] = generate(model, ["p"], config=config)
+    assert (out.token_ids, out.finish) == ((65, 66, 67, 66), "length")
+
+
+def test_demoted_end_tokens_are_committed_last() -> None:
+    model = Scripted([65, 66, EOS, EOS], order=(3, 2, 1, 0))
+    config = GenerationConfig(max_new_tokens=4, stop_at_eos=False)
+
+    def orders(end_tokens: Any) -> list[int]:
+        batch = prepare(model, ["p"], Base(), replace(config, end_tokens=end_tokens))
+        return [int(step.decision.commit[0].nonzero()) for step in batch.steps]
+
+    assert orders("keep") == [3, 2, 1, 0]
+    assert orders("demote")[:2] == [1, 0]
+
+
+def test_nothing_runs_before_the_steps_are_drained() -> None:
+    model = saying("text")
+    batch = prepare(model, ["p"], LESS(), GenerationConfig(max_new_tokens=3))
+    assert model.seen == []
+    next(batch.steps)
+    assert len(model.seen) == 1
+
+
+def test_a_prompt_that_is_too_long_is_refused_with_the_numbers(model: Trunk) -> None:
+    room = model.info.max_length
+    sentence = f"prompt 1 has {room - 9} tokens and max_new_tokens is 10, together {room + 1}, but .* {room};"
+    with pytest.raises(ValueError, match=sentence):
+        generate(model, ["a", [65] * (room - 9)], config=GenerationConfig(max_new_tokens=10))
+
+
+def test_a_prompt_that_just_fits_is_taken() -> None:
+    model = saying("abc")
+    model.info = replace(model.info, max_length=8)
+    ids = [65] * (8 - len(model.script))
+    [out] = generate(model, [ids], config=GenerationConfig(max_new_tokens=len(model.script)))
+    assert out.text == "abc"
+
+
+@pytest.mark.parametrize(
+    ("prompts", "sentence"),
+    [
+        ("text", r"got a single one; wrap it in a list: \[prompt\]"),
+        (CHAT, r"got a single one; wrap it in a list: \[prompt\]"),
+        (CHAT[0], r"got a single one; wrap it in a list: \[prompt\]"),
+        ([1, 2, 3], r"got a single one; wrap it in a list: \[prompt\]"),
+        ([], "prompts is empty; give at least one prompt"),
+        (None, "prompts must be a list of prompts, got NoneType"),
+        (torch.tensor([[1]]), "prompts must be a list of prompts, got Tensor"),
+        (["a", ""], "prompt 1 is empty; give at least one token"),
+        (["a", []], "prompt 1 is empty; give at least one token"),
+        (["a", None], "prompt 1 must be a string, a chat .* or a list of token ids, got NoneType"),
+        (["a", b"bytes"], "prompt 1 must be a string, .* got bytes"),
+        (["a", [1, "b"]], "prompt 1 must be a string, .* got list"),
+        (["a", [True]], "prompt 1 must be a string, .* got list"),
+        (["a", [512]], "prompt 1 holds the token id 512, but the model's ids run from 0 to 511"),
+        (["a", [-1]], "prompt 1 holds the token id -1"),
+        (["a", [MASK]], "prompt 1 contains the mask token 509; remove it, or use infill"),
+        (["the <|mdm_mask|>"], "prompt 0 contains the mask token 509"),
+        ([[{"role": "user"}]], r"messages\[0\] has no 'content'"),
+    ],
+    ids=repr,
+)
+def test_bad_prompts_are_refused(prompts: Any, sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        generate(saying("x"), prompts)
+
+
+def test_other_bad_inputs_are_refused() -> None:
+    model = saying("x")
+    with pytest.raises(ValueError, match="batch_size must be a whole number >= 1 or None, got 0"):
+        generate(model, ["p"], batch_size=0)
+    with pytest.raises(ValueError, match="seed must be one number or one per prompt: got 2 for 1"):
+        generate(model, ["p"], config=GenerationConfig(seed=(1, 2)))
+    with pytest.raises(ValueError, match="block_length must be between 1 and the generation length 2, got 3"):
+        generate(model, ["p"], config=GenerationConfig(max_new_tokens=2, block_length=3))
+    with pytest.raises(ValueError, match="steps must be at least 1 per block"):
+        generate(model, ["p"], config=GenerationConfig(max_new_tokens=4, block_length=1, steps=3))
+    model.tokenizer = None  # type: ignore[assignment]
+    with pytest.raises(
+        ValueError, match="the model has no tokenizer; load a checkpoint with tokenizer files"
+    ):
+        generate(model, [[BOS]])

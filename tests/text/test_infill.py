@@ -1,0 +1,201 @@
+"""Gaps are filled, everything else stays."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import accumulate
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.text.scripted import BOS, EOS, MASK, TOKENIZER, Scripted
+from unmask import KLASS, SAMPLERS, Threshold
+from unmask.config import GenerationConfig
+from unmask.gaps import Gap, escape_gaps, parse_gaps
+from unmask.infill import infill, plan_gaps
+from unmask.models.trunk import Trunk
+
+BLOCKS = GenerationConfig(block_length=8)
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_every_sampler_fills_the_gaps_and_nothing_else(model: Trunk, name: str) -> None:
+    config = GenerationConfig() if model.info.block_length is None else BLOCKS
+    out = infill(model, "the [[gap 5]] is not [[gap 0-6]] here", SAMPLERS[name], config)
+    first, second = out.gaps
+    assert out.text == f"the {first} is not {second} here"
+    assert len(out.gap_ids[0]) == 5
+    assert len(out.gap_ids[1]) <= 6
+    assert not {model.info.mask_id, *model.info.eos_ids} & {*out.gap_ids[0], *out.gap_ids[1]}
+    assert out.accepted + out.forced + out.leftovers == 11
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"block_length": 4},
+        {"temperature": 1.0},
+        {"guidance": 0.5},
+        {"cache": "prefix"},
+        {"cache": "dual"},
+    ],
+    ids=str,
+)
+def test_the_model_never_sees_a_given_token_changed(changes: dict[str, Any]) -> None:
+    model = Scripted([*TOKENIZER.encode("xy"), 33, 33, 33, *TOKENIZER.encode("z.")])
+    out = infill(model, ["ab", Gap(2), "!!!", Gap(2)], config=GenerationConfig(**changes))
+    given = [*TOKENIZER.encode("ab"), None, None, *TOKENIZER.encode("!!!"), None, None]
+    for tokens in model.seen:
+        row = tokens[0].tolist()
+        assert all(token in (None, seen) for token, seen in zip(given, row, strict=True))
+    assert out.given_tokens == 5
+    if not changes.get("temperature"):
+        assert (out.text, out.gaps) == ("abxy!!!z.", ("xy", "z."))
+
+
+def test_text_and_parts_say_the_same(model: Trunk) -> None:
+    parts = ["a ", Gap(3), " b", Gap(min=1, max=4)]
+    assert infill(model, parts) == infill(model, "a [[gap 3]] b[[gap 1-4]]")
+
+
+@pytest.mark.parametrize("parts", [[Gap(3), " end"], [Gap(4)], ["", Gap(2), Gap(2), "", " x"]], ids=str)
+def test_a_text_may_begin_with_a_gap(model: Trunk, parts: list[Any]) -> None:
+    out = infill(model, parts)
+    filled = iter(out.gaps)
+    assert out.text == "".join(part if isinstance(part, str) else next(filled) for part in parts)
+    assert [len(ids) for ids in out.gap_ids] == [part.length for part in parts if isinstance(part, Gap)]
+
+
+def test_a_text_that_begins_with_a_gap_gets_a_beginning_of_text_if_there_is_one(model: Trunk) -> None:
+    tokenizer: Any = model.tokenizer
+    plain = infill(model, [Gap(3), " end"])
+    bare = replace(tokenizer.special, bos=None)
+    try:
+        special, tokenizer.special = tokenizer.special, bare
+        without = infill(model, [Gap(3), " end"])
+    finally:
+        tokenizer.special = special
+    assert plain.given_tokens == without.given_tokens + 1
+    assert len(without.gap_ids[0]) == 3
+    model_seen = Scripted([65, 66])
+    infill(model_seen, [Gap(2)])
+    assert model_seen.seen[0].tolist() == [[BOS, MASK, MASK]]
+
+
+def test_an_end_token_drops_the_rest_of_a_bounded_gap() -> None:
+    model = Scripted([65, EOS, 67, 68, *TOKENIZER.encode(" z")], second=66)
+    filled = [infill(model, ["p", gap, " z"]).gap_ids[0] for gap in (Gap(max=4), Gap(min=2, max=4), Gap(4))]
+    assert filled == [(65,), (65, 66, 67, 68), (65, 66, 67, 68)]
+
+
+def test_a_padding_token_ends_a_gap_too() -> None:
+    model = Scripted([65, EOS, 67], info=replace(Scripted([]).info, eos_ids=()))
+    assert infill(model, ["p", Gap(max=3)]).gaps == (TOKENIZER.decode([65]),)
+
+
+def test_an_empty_gap_leaves_the_given_text() -> None:
+    assert infill(Scripted([EOS, EOS, *TOKENIZER.encode("b")]), "a[[gap 0-2]]b").text == "ab"
+
+
+def test_a_seed_repeats_an_infilling(model: Trunk) -> None:
+    config = GenerationConfig(temperature=1.0, seed=3)
+    first = infill(model, "a [[gap 8]] b", config=config)
+    assert infill(model, "a [[gap 8]] b", config=config) == first
+    assert infill(model, "a [[gap 8]] b", config=replace(config, seed=4)).text != first.text
+
+
+def test_refreshing_a_cache_at_every_step_is_no_cache(model: Trunk) -> None:
+    config = replace(BLOCKS, reuse=False)
+    text = "[[gap 6]] and then some words between [[gap 9]]."
+    cached = replace(config, cache="dual", refresh_every=1)
+    assert infill(model, text, config=cached) == infill(model, text, config=config)
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=40).filter(any), st.data())
+def test_a_plan_spends_every_step_on_blocks_with_masks(masks: list[bool], data: st.DataObject) -> None:
+    size = data.draw(st.none() | st.integers(1, 12))
+    steps = data.draw(st.none() | st.integers(40, 60))
+    made = plan_gaps(masks, steps, size)
+    budgets = [block.budget for block in made.blocks]
+    covered = [
+        column for block in made.blocks for column in range(len(masks))[block.columns] if masks[column]
+    ]
+    assert covered == [column for column, masked in enumerate(masks) if masked]
+    assert all(any(masks[block.columns]) for block in made.blocks)
+    assert sum(budgets) == made.steps == (steps or sum(masks))
+    assert min(budgets) >= 1
+    assert [block.first_step for block in made.blocks] == [0, *accumulate(budgets)][:-1]
+    if steps is None:
+        assert budgets == [sum(masks[block.columns]) for block in made.blocks]
+
+
+def test_every_block_keeps_a_step() -> None:
+    budgets = [block.budget for block in plan_gaps([True] + [False] * 3 + [True] * 8, 3, 4).blocks]
+    assert budgets == [1, 1, 1]
+    with pytest.raises(ValueError, match="steps must be at least 1 per block with a gap: got steps=2 for 3"):
+        plan_gaps([True] + [False] * 3 + [True] * 8, 2, 4)
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("a[[gap 3]]b", ["a", Gap(3), "b"]),
+        ("[[gap 1-3]]", ["", Gap(min=1, max=3), ""]),
+        ("[[gap 2]][[gap 3]]", ["", Gap(2), "", Gap(3), ""]),
+        (r"a\[[gap 3]]b", ["a[[gap 3]]b"]),
+        (r"a\\[[gap 3]]b", ["a\\", Gap(3), "b"]),
+        (r"a\\\[[gap 3]]b", [r"a\[[gap 3]]b"]),
+        (r"\[[gap of any kind", ["[[gap of any kind"]),
+        (r"[[1, 2]] \n [[gopher]]", [r"[[1, 2]] \n [[gopher]]"]),
+    ],
+)
+def test_gaps_are_read_and_escapes_are_not(text: str, parts: list[Any]) -> None:
+    assert parse_gaps(text) == parts
+
+
+@given(st.text("\\[]gap 12-"), st.text("\\[]gap 12-"))
+def test_an_escaped_text_has_no_gap(left: str, right: str) -> None:
+    assert parse_gaps(escape_gaps(f"{left}[[gap 3]]{right}")) == [f"{left}[[gap 3]]{right}"]
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("no gap", r"the text has no gap; write one as \[\[gap 8\]\]"),
+        ([], "the text has no gap"),
+        ("a [[gap]] b", r"'\[\[gap\]\] b' begins no gap; write \[\[gap 8\]\] or \[\[gap 2-8\]\]"),
+        ("a [[gap three]]", "begins no gap"),
+        ("a [[gap 0]]", "a gap needs at least 1 token"),
+        ("a [[gap 5-2]]", "0 <= min <= max"),
+        (["a", 3], "a text is made of strings and Gaps, got int"),
+        (None, "text must be a string or a list of strings and Gaps, got NoneType"),
+        ("<|mdm_mask|>[[gap 3]]", "the text contains the mask token 509; remove it, or use infill"),
+        (["a", Gap(5000)], "the text and its gaps take 5001 tokens, but the model reads at most 4096"),
+    ],
+    ids=repr,
+)
+def test_bad_texts_are_refused(text: Any, sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        infill(Scripted([65]), text)
+
+
+@pytest.mark.parametrize(
+    "fields", [{}, {"length": 3, "max": 4}, {"length": 3, "min": 1}, {"length": 2.5}, {"max": -1}], ids=str
+)
+def test_bad_gaps_are_refused(fields: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"got Gap\("):
+        Gap(**fields)
+
+
+def test_settings_that_make_no_sense_here_are_refused() -> None:
+    for changes, sentence in (
+        ({"stop": ("a",)}, "stop does not"),
+        ({"min_new_tokens": 2}, "min_new_tokens does"),
+    ):
+        with pytest.raises(ValueError, match=sentence):
+            infill(Scripted([65]), "a[[gap 1]]", Threshold(), GenerationConfig(**changes))  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="KLASS looks at the whole generation"):
+        infill(Scripted([65] * 8), [Gap(8)], KLASS(), GenerationConfig(cache="dual", block_length=4))

@@ -1,0 +1,160 @@
+"""How texts are generated: every setting besides the model, the prompts and the sampler."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import isfinite
+from typing import Literal, get_args
+
+from unmask.cache import BlockCache, Recompute
+from unmask.draw import Selection
+from unmask.loop import Options
+from unmask.samplers.base import Base
+from unmask.samplers.checks import one_of
+from unmask.types import ModelInfo, Sampler
+
+EndTokens = Literal["keep", "suppress", "demote"]
+CacheName = Literal["prefix", "dual"]
+RECOMPUTE: dict[CacheName, Recompute] = {"prefix": "suffix", "dual": "block"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationConfig:
+    """The settings of a generation; a field out of range is an error at once."""
+
+    max_new_tokens: int = 256
+    steps: int | None = None  # reverse steps at most; None: one per new token
+    block_length: int | Literal["auto"] | None = "auto"  # "auto": the family's own; None: full sequence
+    temperature: float = 0.0  # 0: argmax
+    top_p: float = 1.0
+    top_k: int = 0  # 0: all tokens
+    # an int is the seed of every prompt, so that a row's text does not depend on its place in the batch
+    seed: int | Sequence[int] = 0
+    guidance: float = 0.0  # classifier-free guidance; 0: off
+    stop: tuple[str, ...] = ()  # a text ends before the earliest of these
+    min_new_tokens: int = 0  # no end token before this many tokens; stop strings count from the start
+    stop_at_eos: bool = True  # False: columns behind the end are decoded too, at a cost and to no effect
+    # LLaDA's evaluation. suppress, its logits_eos_inf: the end-of-text token is never written (the end of a
+    # turn may be). demote, its confidence_eos_eot_inf: a position that would take an end token ranks last
+    end_tokens: EndTokens = "keep"
+    cache: CacheName | None = None
+    refresh_every: int | None = None  # forwards of a block between two full ones; None: one full per block
+    reuse: bool = True  # an unchanged canvas needs no new forward
+
+    def __post_init__(self) -> None:
+        self._check_lengths()
+        self._check_seed()
+        self._check_stop()
+        for name in ("temperature", "top_p", "guidance"):
+            _number(name, getattr(self, name))
+        _whole("top_k", self.top_k, 0)
+        self.selection  # noqa: B018 checks temperature, top_p and top_k
+        if not 0 <= self.guidance < float("inf"):
+            raise ValueError(f"guidance must be >= 0 and finite, got {self.guidance}")
+        one_of("end_tokens", self.end_tokens, get_args(EndTokens))
+        if self.cache is not None:
+            one_of("cache", self.cache, get_args(CacheName))
+        for name in ("stop_at_eos", "reuse"):
+            if not isinstance(getattr(self, name), bool):
+                raise ValueError(f"{name} must be True or False, got {getattr(self, name)!r}")
+
+    def _check_lengths(self) -> None:
+        _whole("max_new_tokens", self.max_new_tokens, 1)
+        _whole("min_new_tokens", self.min_new_tokens, 0)
+        if self.min_new_tokens > self.max_new_tokens:
+            raise ValueError(
+                f"min_new_tokens must be at most max_new_tokens, {self.max_new_tokens}; "
+                f"got {self.min_new_tokens}"
+            )
+        if self.steps is not None:
+            _whole("steps", self.steps, 1)
+        if isinstance(self.block_length, str):
+            one_of("block_length", self.block_length, ("auto",))
+        elif self.block_length is not None:
+            _whole("block_length", self.block_length, 1)
+        if self.refresh_every is not None:
+            _whole("refresh_every", self.refresh_every, 1)
+            if self.cache is None:
+                raise ValueError("refresh_every needs a cache; set cache='prefix' or cache='dual'")
+
+    def _check_seed(self) -> None:
+        if isinstance(self.seed, (list, tuple)):  # a list of the caller may change later
+            object.__setattr__(self, "seed", tuple(self.seed))
+        for seed in self.seed if isinstance(self.seed, tuple) else (self.seed,):
+            _whole("seed", seed, 0)
+            if seed >= 2**63:
+                raise ValueError(f"seed must be below 2**63, got {seed}")
+
+    def _check_stop(self) -> None:
+        if isinstance(self.stop, str):
+            raise ValueError(f"stop must be a tuple of strings, got one string; write stop=({self.stop!r},)")
+        if not isinstance(self.stop, (tuple, list)):
+            raise ValueError(f"stop must be a tuple of strings, got {self.stop!r}")
+        for text in self.stop:
+            if not isinstance(text, str) or not text:
+                raise ValueError(f"stop must hold strings of at least one character, got {text!r}")
+        object.__setattr__(self, "stop", tuple(self.stop))
+
+    @property
+    def selection(self) -> Selection:
+        """How a token is chosen at each position."""
+        return Selection(temperature=self.temperature, top_p=self.top_p, top_k=self.top_k)
+
+    def seeds(self, rows: int) -> tuple[int, ...]:
+        """A seed per row."""
+        if isinstance(self.seed, int):
+            return (self.seed,) * rows
+        if len(self.seed) != rows:
+            raise ValueError(f"seed must be one number or one per prompt: got {len(self.seed)} for {rows}")
+        return tuple(self.seed)
+
+    def block_size(self, info: ModelInfo, length: int) -> int | None:
+        """Columns per block of a generation of `length` columns; None: full sequence."""
+        if self.block_length == "auto":
+            return None if info.block_length is None else min(info.block_length, length)
+        return self.block_length
+
+    def options(self, info: ModelInfo) -> Options:
+        """What the loop must know of these settings."""
+        banned = (info.mask_id, *info.eos_ids[:1]) if self.end_tokens == "suppress" else None
+        return Options(
+            selection=self.selection,
+            banned_ids=banned,
+            min_new_tokens=self.min_new_tokens,
+            stop_at_eos=self.stop_at_eos,
+            # a refresh comes after so many forwards; saved ones would make it depend on the other rows
+            reuse=self.reuse and self.refresh_every is None,
+        )
+
+    def fit(self, sampler: Sampler, info: ModelInfo) -> Sampler:
+        """The sampler, told about the end tokens if they are to be demoted."""
+        if self.end_tokens != "demote":
+            return sampler
+        if not isinstance(sampler, Base) or sampler.order != "confidence":
+            raise ValueError(
+                f"end_tokens='demote' needs the sampler 'base' in the order 'confidence', got {sampler}; "
+                "use that one, or end_tokens='suppress'"
+            )
+        return replace(sampler, demoted_ids=info.eos_ids)
+
+    def new_cache(self, sampler: Sampler, *, blocks: int) -> BlockCache | None:
+        """An empty cache for one run, refused where the sampler looks further than it recomputes."""
+        if self.cache is None:
+            return None
+        if self.cache == "dual" and sampler.needs.span and blocks > 1:
+            raise ValueError(
+                f"{type(sampler).__name__} looks at the whole generation, but cache='dual' recomputes one "
+                "block; use cache='prefix' or cache=None"
+            )
+        return BlockCache(RECOMPUTE[self.cache], refresh_every=self.refresh_every)
+
+
+def _whole(name: str, value: object, low: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < low:
+        raise ValueError(f"{name} must be a whole number >= {low}, got {value!r}")
+
+
+def _number(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not isfinite(value):
+        raise ValueError(f"{name} must be a finite number, got {value!r}")

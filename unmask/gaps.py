@@ -1,0 +1,84 @@
+"""Gaps in a text: what they are and how they are written."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+OPENING = re.compile(r"(\\*)\[\[gap")
+REST = re.compile(r" (\d+)(?:-(\d+))?\]\]")
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Tokens to fill in: exactly `length`, or between `min` and `max` if the model ends the gap early."""
+
+    length: int | None = None
+    min: int = 0
+    max: int | None = None
+
+    def __post_init__(self) -> None:
+        if (self.length is None) == (self.max is None):
+            raise ValueError(f"a gap needs a length or a max, one of them; got {self}")
+        if self.length is not None and self.min:
+            raise ValueError(f"min goes with max, not with length; got {self}")
+        low, high = self.bounds
+        if not all(isinstance(bound, int) for bound in (low, high)) or high < 1 or not 0 <= low <= high:
+            raise ValueError(
+                f"a gap needs at least 1 token and 0 <= min <= max, in whole numbers; got {self}"
+            )
+
+    @property
+    def bounds(self) -> tuple[int, int]:
+        """Fewest and most tokens."""
+        if self.max is not None:
+            return self.min, self.max
+        assert self.length is not None
+        return self.length, self.length
+
+
+def read_gaps(text: str | Sequence[str | Gap]) -> list[str | Gap]:
+    """The non-empty parts of a text that is written with gaps or already in parts; one is a gap at least."""
+    if not isinstance(text, (str, list, tuple)):
+        raise ValueError(f"text must be a string or a list of strings and Gaps, got {type(text).__name__}")
+    parts = parse_gaps(text) if isinstance(text, str) else list(text)
+    for part in parts:
+        if not isinstance(part, (str, Gap)):
+            raise ValueError(f"a text is made of strings and Gaps, got {type(part).__name__}")
+    if not any(isinstance(part, Gap) for part in parts):
+        raise ValueError("the text has no gap; write one as [[gap 8]], or use generate to continue a text")
+    return [part for part in parts if part != ""]
+
+
+def parse_gaps(text: str) -> list[str | Gap]:
+    r"""The parts of a text in which "[[gap 8]]" and "[[gap 2-8]]" are gaps.
+
+    Backslashes right before "[[gap" escape: one makes it literal, two are a backslash and a gap.
+    """
+    parts: list[str | Gap] = [""]
+    at = 0
+    while opening := OPENING.search(text, at):
+        slashes, literal = divmod(len(opening[1]), 2)
+        given = text[at : opening.start()] + "\\" * slashes
+        at = opening.end()
+        if literal:
+            parts[-1] = f"{parts[-1]}{given}[[gap"
+            continue
+        rest = REST.match(text, at)
+        if rest is None:
+            raise ValueError(
+                f"{text[opening.start() : at + 8]!r} begins no gap; "
+                r"write [[gap 8]] or [[gap 2-8]], or \[[gap for the characters themselves"
+            )
+        gap = Gap(int(rest[1])) if rest[2] is None else Gap(min=int(rest[1]), max=int(rest[2]))
+        parts[-1] = f"{parts[-1]}{given}"
+        parts += [gap, ""]
+        at = rest.end()
+    parts[-1] = f"{parts[-1]}{text[at:]}"
+    return parts
+
+
+def escape_gaps(text: str) -> str:
+    """The text with everything that could be read as a gap escaped."""
+    return OPENING.sub(lambda opening: "\\" * (2 * len(opening[1]) + 1) + "[[gap", text)

@@ -1,0 +1,169 @@
+"""Filling gaps in a text: the given tokens are pinned, masks stand only in the gaps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import accumulate, takewhile
+from time import perf_counter
+
+import torch
+from torch import Tensor
+
+from unmask.canvas import Canvas
+from unmask.config import GenerationConfig
+from unmask.gaps import Gap, read_gaps
+from unmask.generate import DEFAULT_CONFIG, DEFAULT_SAMPLER, Cost, costs, guided, run
+from unmask.prompts import TextModel, check_ids, device_of, tokenizer_of
+from unmask.result import collect
+from unmask.schedule import Block, Plan
+from unmask.types import Cache, MaskedLM, ModelInfo, Sampler
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Infilling(Cost):
+    """A text without gaps."""
+
+    text: str  # what was given, untouched, with the gaps filled in
+    gaps: tuple[str, ...]  # what each gap got
+    gap_ids: tuple[tuple[int, ...], ...]  # the same in tokens
+    given_tokens: int
+
+
+def infill(
+    model: TextModel,
+    text: str | Sequence[str | Gap],
+    sampler: Sampler = DEFAULT_SAMPLER,
+    config: GenerationConfig = DEFAULT_CONFIG,
+) -> Infilling:
+    r"""Fill the gaps of a text: "[[gap 8]]" takes 8 tokens, "[[gap 2-8]]" 2 to 8; "\[[gap" is no gap.
+
+    A sequence of strings and Gaps says the same without any syntax. An end or padding token ends a gap of
+    bounded length. Gaps have their own lengths, so max_new_tokens does not count; steps defaults to one per
+    token to fill in.
+    """
+    since = perf_counter()
+    _check_config(config)
+    sheet = lay_out(model, read_gaps(text))
+    settings = replace(config, stop_at_eos=False)  # an end token ends its gap, not the text
+    canvas = Canvas(sheet.tokens[None], None, sheet.gaps[0].start, model.info.mask_id)
+    size = config.block_size(model.info, sheet.gaps[-1].stop - canvas.start)
+    blocks = plan_gaps(canvas.masked(slice(None))[0].tolist(), config.steps, size)
+    closed = Closed(guided(model, canvas, settings), sheet.ends, sheet.closed)
+    result = collect(run(closed, canvas, sampler, blocks, settings), canvas, ())
+    [cost] = costs(result, since=since)
+    return _read(model, sheet, result.tokens[0].tolist(), cost)
+
+
+def plan_gaps(masks: Sequence[bool], steps: int | None, block_length: int | None) -> Plan:
+    """A plan from the first to the last mask; blocks without a mask are left out and get no steps."""
+    columns = [column for column, masked in enumerate(masks) if masked]
+    start, stop = columns[0], columns[-1] + 1
+    size = block_length or stop - start
+    cuts = [slice(left, min(left + size, stop)) for left in range(start, stop, size)]
+    blocks = [(cut, sum(masks[cut])) for cut in cuts if any(masks[cut])]
+    total = len(columns) if steps is None else steps
+    if total < len(blocks):
+        raise ValueError(
+            f"steps must be at least 1 per block with a gap: got steps={total} for {len(blocks)} blocks of "
+            f"{size}; raise steps or block_length"
+        )
+    spent = [0]
+    for number, filled in enumerate(accumulate(count for _, count in blocks), start=1):
+        # in proportion to the masks, but every block, the later ones too, keeps one step at least
+        fair = max(total * filled // len(columns), spent[-1] + 1)
+        spent.append(min(fair, total - len(blocks) + number))
+    return Plan(
+        tuple(Block(cut, spent[i + 1] - spent[i], spent[i]) for i, (cut, _) in enumerate(blocks)),
+        total,
+        blockwise=block_length is not None,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """A model that gives the tokens `ids` no chance in the `closed` columns, where a gap may not end."""
+
+    model: MaskedLM
+    ids: tuple[int, ...]
+    closed: Tensor  # [N] bool
+
+    @property
+    def info(self) -> ModelInfo:
+        return self.model.info
+
+    def __call__(self, tokens: Tensor, attend: Tensor | None, window: slice, cache: Cache | None) -> Tensor:
+        logits = self.model(tokens, attend, window, cache)
+        for token in self.ids:
+            logits[..., token].masked_fill_(self.closed[window], -torch.inf)
+        return logits
+
+
+@dataclass(frozen=True, slots=True)
+class Sheet:
+    """A text laid out in columns."""
+
+    tokens: Tensor  # [N] int64
+    closed: Tensor  # [N] bool, columns in which a gap may not end
+    ends: tuple[int, ...]  # the tokens that end a gap
+    parts: tuple[str | Gap, ...]
+    gaps: tuple[slice, ...]  # the columns of each gap
+
+
+def lay_out(model: TextModel, parts: Sequence[str | Gap]) -> Sheet:
+    """The parts one after another, a mask for every token that a gap may take."""
+    tokenizer, info = tokenizer_of(model), model.info
+    tokens: list[int] = []
+    if isinstance(parts[0], Gap) and tokenizer.special.bos is not None:
+        tokens.append(tokenizer.special.bos)  # something to predict the first gap from
+    closed, gaps = [False] * len(tokens), list[slice]()
+    for part in parts:
+        if isinstance(part, Gap):
+            low, high = part.bounds
+            gaps.append(slice(len(tokens), len(tokens) + high))
+            tokens += [info.mask_id] * high
+            closed += [True] * low + [False] * (high - low)
+        else:
+            given = tokenizer.encode(part)
+            check_ids(given, info, "the text")
+            tokens += given
+            closed += [False] * len(given)
+    if len(tokens) > info.max_length:
+        raise ValueError(
+            f"the text and its gaps take {len(tokens)} tokens, but the model reads at most "
+            f"{info.max_length}; shorten the text or its gaps"
+        )
+    place, pad = device_of(model), tokenizer.special.pad
+    ends = dict.fromkeys(info.eos_ids if pad is None else (*info.eos_ids, pad))
+    return Sheet(
+        torch.tensor(tokens, device=place),
+        torch.tensor(closed, device=place),
+        tuple(ends),
+        tuple(parts),
+        tuple(gaps),
+    )
+
+
+def _read(model: TextModel, sheet: Sheet, tokens: list[int], cost: Cost) -> Infilling:
+    gap_ids = [
+        tuple(takewhile(lambda token: token not in sheet.ends, tokens[columns])) for columns in sheet.gaps
+    ]
+    gaps = [tokenizer_of(model).decode(ids) for ids in gap_ids]
+    filled = iter(gaps)
+    return Infilling(
+        text="".join(next(filled) if isinstance(part, Gap) else part for part in sheet.parts),
+        gaps=tuple(gaps),
+        gap_ids=tuple(gap_ids),
+        given_tokens=len(tokens) - sum(columns.stop - columns.start for columns in sheet.gaps),
+        **asdict(cost),
+    )
+
+
+def _check_config(config: GenerationConfig) -> None:
+    if config.stop:
+        raise ValueError(f"stop does not go with infilling, got {config.stop}; cut the gap's text yourself")
+    if config.min_new_tokens:
+        raise ValueError(
+            f"min_new_tokens does not go with infilling, got {config.min_new_tokens}; "
+            "use Gap(min=..., max=...) or [[gap 2-8]]"
+        )

@@ -1,0 +1,68 @@
+"""One text while it is decoded: what is final at once, what is not as a draft."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import groupby
+from time import perf_counter
+
+from unmask.config import GenerationConfig
+from unmask.ending import Ending
+from unmask.generate import DEFAULT_CONFIG, DEFAULT_SAMPLER, Batch, Generation, prepare
+from unmask.prompts import Prompt, TextModel
+from unmask.types import Sampler, Step
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """What a step added to the text; the texts of all chunks together are what `generate` returns."""
+
+    text: str  # final, follows the texts of the chunks before
+    draft: str | None  # what the canvas holds behind the final text, on request; may still change
+    step: int  # counted from 1
+    generation: Generation | None = None  # the whole answer, with the last chunk only
+
+
+def stream(
+    model: TextModel,
+    prompt: Prompt,
+    sampler: Sampler = DEFAULT_SAMPLER,
+    config: GenerationConfig = DEFAULT_CONFIG,
+    *,
+    drafts: bool = False,
+    placeholder: str = "░",
+) -> Iterator[Chunk]:
+    """Chunks of the answer to one prompt as soon as they are final, that is, left of the first mask.
+
+    With `drafts` there is a chunk for every step, and `placeholder` stands for each mask in its draft.
+    """
+    batch = prepare(model, [prompt], sampler, config)
+    return _chunks(batch, placeholder if drafts else None)
+
+
+def _chunks(batch: Batch, placeholder: str | None) -> Iterator[Chunk]:
+    since, sent, taken = perf_counter(), 0, list[Step]()
+    for step in batch.steps:
+        taken.append(step)
+        generated = step.tokens[0, batch.canvas.start :].tolist()
+        ids = batch.ending.final_ids(generated)
+        final = batch.ending.final_text(ids)
+        text = final[sent : batch.ending.sendable(final)]
+        sent += len(text)
+        draft = None if placeholder is None else _draft(batch.ending, generated, placeholder)[sent:]
+        if text or draft is not None:
+            yield Chunk(text, draft, step.index)
+    [generation] = batch.read(taken, since=since)
+    last = "" if placeholder is not None else None
+    yield Chunk(generation.text[sent:], last, generation.steps, generation)
+
+
+def _draft(ending: Ending, generated: list[int], placeholder: str) -> str:
+    """The generation as it stands, up to its first end token and before its earliest stop string."""
+    shown = next((i for i, token in enumerate(generated) if token in ending.eos_ids), len(generated))
+    runs = groupby(generated[:shown], key=lambda token: token == ending.mask_id)
+    text = "".join(
+        placeholder * len(list(run)) if masked else ending.tokenizer.decode(run) for masked, run in runs
+    )
+    return text[: ending.first_stop(text)]
