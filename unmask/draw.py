@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from unmask.rows import by_rows
 from unmask.types import Prediction
 
 NoiseSource = Callable[[Tensor, int], Tensor]  # (running [B], width) -> uniform numbers [B, width]
@@ -37,15 +38,19 @@ class Selection:
         """A token per position, [B, W]; `noise` [B, W] in (0, 1) decides where it is not greedy."""
         if self.greedy or noise is None:
             return prediction.top1
-        values, ids = self.filter(prediction.full_logits).sort(dim=-1, descending=True, stable=True)
+        return by_rows(self._draw, prediction.full_logits, noise[..., None])
+
+    def _draw(self, logits: Tensor, noise: Tensor) -> Tensor:
+        """Inverse of the cumulative distribution at the noise, most likely tokens first, [R, V] -> [R]."""
+        values, ids = self.filter(logits).sort(dim=-1, descending=True, stable=True)
         mass = values.softmax(-1).cumsum(-1)
-        rank = (mass < noise[..., None] * mass[..., -1:]).sum(-1, keepdim=True)
+        rank = (mass < noise * mass[..., -1:]).sum(-1, keepdim=True)
         return ids.gather(-1, rank.clamp(max=ids.shape[-1] - 1))[..., 0]
 
     def filter(self, logits: Tensor) -> Tensor:
         """Logits [B, W, V] after temperature, with -inf outside top-k and the nucleus."""
-        if not self.greedy:
-            logits = logits / self.temperature
+        if not self.greedy:  # the best logit first becomes 0, or a small temperature would overflow
+            logits = (logits - logits.amax(-1, keepdim=True)) / self.temperature
         if self.top_k:
             kept = logits.topk(min(self.top_k, logits.shape[-1])).values[..., -1:]
             logits = logits.masked_fill(logits < kept, -torch.inf)

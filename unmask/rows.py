@@ -7,16 +7,12 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-CPU_ROWS = 16
+CPU_ROWS = 16  # what a few rows need stays in the cache, or torch writes every intermediate to memory
+DEVICE_ROWS = 64  # few launches, and intermediates of a fraction of the logits
 
 
 def by_rows(work: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
-    """`work` on tensors [..., V] -> [...].
-
-    On the CPU a few rows stay in the cache, where torch would write every intermediate of all rows to memory.
-    """
-    shape = tensors[0].shape[:-1]
-    if tensors[0].device.type != "cpu":
-        return work(*tensors)
-    pieces = zip(*(torch.split(tensor.flatten(0, -2), CPU_ROWS) for tensor in tensors), strict=True)
-    return torch.cat([work(*piece) for piece in pieces]).view(shape)
+    """`work` on tensors [..., V] -> [...], some rows at a time."""
+    size = CPU_ROWS if tensors[0].device.type == "cpu" else DEVICE_ROWS
+    pieces = zip(*(torch.split(tensor.flatten(0, -2), size) for tensor in tensors), strict=True)
+    return torch.cat([work(*piece) for piece in pieces]).view(tensors[0].shape[:-1])

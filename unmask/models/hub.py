@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from pathlib import Path
 
 PATTERNS = ["*.json", "*.safetensors", "*.txt", "*.jinja"]  # weights, configs and tokenizers; never code
@@ -21,7 +22,7 @@ def find_folder(source: str | Path) -> Path:
 def _download(source: str) -> Path:
     try:
         from huggingface_hub import snapshot_download
-        from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, RepositoryNotFoundError
+        from huggingface_hub.errors import HfHubHTTPError, RepositoryNotFoundError
     except ImportError:
         raise ValueError(
             f"{source!r} is not a folder, and hub ids need huggingface_hub; pip install huggingface_hub"
@@ -29,16 +30,19 @@ def _download(source: str) -> Path:
     repo, _, revision = source.partition("@")
     # the bases hold the error class of the HTTP library, which differs from version to version
     failures: tuple[type[Exception], ...] = (*HfHubHTTPError.__bases__, OSError, ValueError)
+    fetch = partial(snapshot_download, repo, revision=revision or None, allow_patterns=PATTERNS)
     try:
-        return Path(snapshot_download(repo, revision=revision or None, allow_patterns=PATTERNS))
+        return Path(fetch())
     except RepositoryNotFoundError:
         raise ValueError(
             f"{repo!r} is neither a folder nor a repository that the hub shows you; "
             "a private or gated one needs `hf auth login`"
         ) from None
-    except LocalEntryNotFoundError:
-        raise ValueError(
-            f"{source!r} is neither a folder nor complete in the hub's cache, and the hub is out of reach"
-        ) from None
     except failures as error:
-        raise ValueError(f"the hub did not hand over {source!r}: {error}") from error
+        try:  # what an earlier download left in the cache will do
+            return Path(fetch(local_files_only=True))
+        except failures:
+            raise ValueError(
+                f"{source!r} is neither a folder nor complete in the hub's cache, "
+                f"and the hub is out of reach: {error}"
+            ) from error

@@ -13,7 +13,7 @@ Store = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]  # fresh keys and valu
 
 
 class RMSNorm(nn.Module):
-    """Root-mean-square norm with a weight."""
+    """Root-mean-square norm with a weight; the result has the weight's dtype."""
 
     def __init__(self, size: int, eps: float) -> None:
         super().__init__()
@@ -21,7 +21,8 @@ class RMSNorm(nn.Module):
         self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
+        weight = self.weight.to(x.dtype)
+        return F.rms_norm(x, weight.shape, weight, self.eps).to(self.weight.dtype)
 
 
 def rotary(positions: Tensor, head_size: int, theta: float) -> Rope:

@@ -77,7 +77,8 @@ class Trunk(nn.Module):
         self.config = dict(config)
         self.shape = shape
         self.info = info  # may be replaced, e.g. when the tokenizer knows more end tokens
-        self.embed = nn.Embedding(shape.vocab_size, shape.size)
+        sizes = shape.vocab_size, shape.size
+        self.embed = nn.Embedding(*sizes, _weight=_fresh(*sizes))
         self.layers = nn.ModuleList(Layer(shape) for _ in range(shape.layers))
         self.norm = RMSNorm(shape.size, shape.norm_eps)
         self.head = None if shape.tied else nn.Linear(shape.size, shape.vocab_size, bias=False)
@@ -90,7 +91,7 @@ class Trunk(nn.Module):
         """Normed hidden states of the columns in `need`, [B, n, size]."""
         n = tokens.shape[1]
         run = slice(0, n) if cache is None else cache.columns(need, n)
-        x = self.embed(tokens[:, run])
+        x = self.embed(tokens[:, run]).float()  # the residual stream adds up too many terms for bfloat16
         rope = rotary(self.positions(tokens, attend)[:, run], self.shape.head_size, self.shape.rope_theta)
         mask = key_mask(attend)
         for index, layer in enumerate(self.layers):
@@ -113,6 +114,12 @@ class Trunk(nn.Module):
     def publish(self, name: str) -> str:
         """The published name of one of our tensors."""
         return _translate(name, {ours: published for published, ours in self.names.items()})
+
+
+def _fresh(rows: int, columns: int) -> Tensor:
+    """A random matrix; on `meta`, where drawing one would import half of torch, only its shape."""
+    weight = torch.empty(rows, columns)
+    return weight if weight.is_meta else weight.normal_()
 
 
 def _translate(key: str, names: Mapping[str, str]) -> str:

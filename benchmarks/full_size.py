@@ -1,0 +1,409 @@
+"""LLaDA-8B and Dream-7B at full size with random weights: write, load, forward, decode, compare precisions.
+
+Imports no torch: a child's ru_maxrss starts at its parent's size. Every stage is a process of its own, see
+full_size_stage.py, and the results file is written after each.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from datetime import datetime, timezone
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+STAGE = Path(__file__).with_name("full_size_stage.py")
+EVICT_SECONDS = 60.0  # time given to the disk to take the checkpoint before the cold load
+LONGEST_STAGE = 180.0
+SHORTEST_STAGE = 15.0  # with less time left than this, a stage is not started
+
+NAMES = {"llada": "LLaDA-8B", "dream": "Dream-7B"}
+MISSING = "-"
+# the published config.json files, as far as they shape the model
+CONFIGS: dict[str, dict[str, object]] = {
+    "llada": {
+        "architectures": ["LLaDAModelLM"],
+        "model_type": "llada",
+        "d_model": 4096,
+        "n_layers": 32,
+        "n_heads": 32,
+        "n_kv_heads": 32,
+        "mlp_hidden_size": 12288,
+        "mlp_ratio": 4,
+        "vocab_size": 126464,
+        "embedding_size": 126464,
+        "max_sequence_length": 4096,
+        "activation_type": "silu",
+        "block_type": "llama",
+        "block_group_size": 1,
+        "layer_norm_type": "rms",
+        "rms_norm_eps": 1e-05,
+        "rope": True,
+        "rope_theta": 500000.0,
+        "rope_full_precision": True,
+        "alibi": False,
+        "include_bias": False,
+        "include_qkv_bias": False,
+        "bias_for_layer_norm": False,
+        "attention_layer_norm": False,
+        "input_emb_norm": False,
+        "scale_logits": False,
+        "weight_tying": False,
+        "mask_token_id": 126336,
+        "eos_token_id": 126081,
+        "pad_token_id": 126081,
+    },
+    "dream": {
+        "architectures": ["DreamModel"],
+        "model_type": "Dream",
+        "hidden_size": 3584,
+        "intermediate_size": 18944,
+        "num_hidden_layers": 28,
+        "num_attention_heads": 28,
+        "num_key_value_heads": 4,
+        "vocab_size": 152064,
+        "max_position_embeddings": 131072,
+        "hidden_act": "silu",
+        "rms_norm_eps": 1e-06,
+        "rope_theta": 1000000.0,
+        "rope_scaling": None,
+        "tie_word_embeddings": False,
+        "use_sliding_window": False,
+        "use_mrope": False,
+        "mask_token_id": 151666,
+        "bos_token_id": 151643,
+        "eos_token_id": 151643,
+        "pad_token_id": 151643,
+    },
+}
+SIZES: dict[str, object] = {
+    "shard_bytes": 4_000_000_000,
+    "prompt": 128,
+    "length": 256,
+    "steps": 256,
+    "base_steps": 64,
+    "batches": [1, 8],
+    "warmups": 5,
+    "runs": 20,
+    "canvases": 32,
+}
+SPECIAL = {"mask_token_id": 999, "eos_token_id": 990, "pad_token_id": 990}
+TINY: dict[str, dict[str, object]] = {
+    "llada": dict(
+        d_model=64,
+        n_layers=2,
+        n_heads=4,
+        n_kv_heads=4,
+        mlp_hidden_size=96,
+        vocab_size=1000,
+        embedding_size=1000,
+    )
+    | SPECIAL,
+    "dream": dict(
+        hidden_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, vocab_size=1000
+    )
+    | SPECIAL
+    | dict(intermediate_size=96, bos_token_id=990),
+}
+TINY_SIZES: dict[str, object] = {
+    "shard_bytes": 200_000,
+    "prompt": 16,
+    "length": 128,
+    "steps": 16,
+    "base_steps": 8,
+    "batches": [1, 2],
+    "warmups": 1,
+    "runs": 3,
+    "canvases": 4,
+}
+
+Results = dict[str, Any]
+Row = tuple[str, Callable[[Results], str]]  # label, and what a family's results say to it
+
+
+class Report:
+    """All results; the file is rewritten after every stage."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        self.out: Path = args.out
+        self.work: Path = args.work
+        self.deadline = time.monotonic() + args.minutes * 60
+        self.content: Results = {
+            "command": command(args),
+            "date": datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%MZ"),
+            "machine": {},
+            "work_filesystem": filesystem(args.work),
+            "sizes": TINY_SIZES if args.tiny else SIZES,
+            "families": {},
+        }
+
+    def problem(self, family: Results, sentence: str) -> None:
+        sentence = sentence.replace(str(self.work), "WORK")  # this machine's folders are nobody's business
+        family["problems"].append(sentence)
+        print(f"  problem: {sentence}", flush=True)
+
+    def write(self) -> None:
+        path = self.out
+        if path.suffix != ".json":
+            device = self.content["machine"].get("device", "unknown").lower().replace(" ", "-")
+            path = path / f"full_size_{device}_{self.content['date'][:10]}.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(self.content, indent=2) + "\n", encoding="utf-8")
+
+    def seconds_left(self) -> float:
+        return min(self.deadline - time.monotonic(), LONGEST_STAGE)
+
+
+def main(argv: list[str] | None = None) -> None:
+    args = parse(argv)
+    args.work.mkdir(parents=True, exist_ok=True)
+    report = Report(args)
+    for name in args.families:
+        folder = Path(tempfile.mkdtemp(prefix="full_size_", dir=args.work))
+        try:
+            run_family(report, name, folder, args)
+        finally:
+            shutil.rmtree(folder)
+            report.write()
+    print(f"\n{table(report.content)}", flush=True)
+
+
+def parse(argv: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--families", nargs="+", choices=CONFIGS, default=list(CONFIGS))
+    parser.add_argument("--tiny", action="store_true", help="the same shapes in miniature, for the CPU")
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument(
+        "--work", type=Path, default=Path(tempfile.gettempdir()), help="disk for one checkpoint"
+    )
+    parser.add_argument(
+        "--out", type=Path, default=ROOT / "benchmarks" / "results", help="results file or its folder"
+    )
+    parser.add_argument("--minutes", type=float, default=8.0, help="stages that do not fit are left out")
+    return parser.parse_args(argv)
+
+
+def command(args: argparse.Namespace) -> str:
+    """The command line without this machine's folders."""
+    words = ["python", "benchmarks/full_size.py", "--families", *args.families, "--device", args.device]
+    return shlex.join([*words, *(["--tiny"] if args.tiny else [])])
+
+
+def run_family(report: Report, name: str, folder: Path, args: argparse.Namespace) -> None:
+    """All stages of one family; without a checkpoint there is nothing to go on with."""
+    config = CONFIGS[name] | (TINY[name] if args.tiny else {})
+    family: Results = {"name": NAMES[name], "config": config, "problems": [], "stage_seconds": {}}
+    report.content["families"][name] = family
+    job = {
+        "folder": str(folder / "checkpoint"),
+        "result": str(folder / "result.json"),
+        "device": args.device,
+        "config": config,
+        **report.content["sizes"],
+    }
+    family |= run_stage(report, family, job | {"stage": "write"})
+    report.write()
+    if "write" not in family:
+        return
+    try:
+        family["evict"] = evict(folder / "checkpoint")
+    except OSError as error:
+        report.problem(family, f"evict: the page cache may still hold the checkpoint: {error}")
+    for key, stage in {"cold": "load", "speed": "speed", "float32": "float32", "int8": "int8"}.items():
+        family[key] = run_stage(report, family, job | {"stage": stage})
+        report.write()
+
+
+def run_stage(report: Report, family: Results, job: Results) -> Results:
+    """What the stage's process wrote, complete or not; its failure is a sentence in the report."""
+    stage, left, start = job["stage"], report.seconds_left(), time.monotonic()
+    if left < SHORTEST_STAGE:
+        report.problem(family, f"{stage}: not run, the time given was over")
+        return {}
+    print(f"{family['name']} {stage}", flush=True)
+    result = Path(job["result"])
+    result.unlink(missing_ok=True)
+    failure = call_stage(job, timeout=left)
+    written = json.loads(result.read_text(encoding="utf-8")) if result.is_file() else {}
+    report.content["machine"] |= written.pop("machine", {})
+    for sentence in [*written.pop("problems", ()), *failure]:
+        report.problem(family, f"{stage}: {sentence}")
+    family["stage_seconds"][stage] = time.monotonic() - start
+    print(f"  {family['stage_seconds'][stage]:.1f} s, the process's start included", flush=True)
+    return written
+
+
+def call_stage(job: Results, *, timeout: float) -> list[str]:
+    """Run the process; what went wrong with it, if anything."""
+    paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
+    call = [sys.executable, str(STAGE), json.dumps(job)]
+    try:
+        subprocess.run(call, env=environment, timeout=timeout, check=True, stderr=subprocess.PIPE, text=True)
+    except subprocess.TimeoutExpired:
+        return [f"stopped after {timeout:.0f} s"]
+    except subprocess.CalledProcessError as error:
+        last = (error.stderr.strip().splitlines() or ["no message"])[-1]
+        return [f"ended with code {error.returncode}: {last}"]
+    return []
+
+
+def evict(folder: Path) -> Results:
+    """Push the shards out of the page cache, so that the next load is a cold one; stops when time is over."""
+    start, evicted, shards = time.monotonic(), 0, sorted(folder.glob("*.safetensors"))
+    for shard in shards:
+        if time.monotonic() - start > EVICT_SECONDS:
+            break
+        with shard.open("rb") as file:
+            os.fsync(file.fileno())  # the cache gives up clean pages only
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        evicted += 1
+    return {"seconds": time.monotonic() - start, "shards": evicted, "of": len(shards)}
+
+
+def filesystem(folder: Path) -> str:
+    """Type of the file system that holds the folder; a cold load from memory (tmpfs) would be none."""
+    try:
+        mounts = [line.split() for line in Path("/proc/mounts").read_text(encoding="utf-8").splitlines()]
+    except OSError:
+        return "unknown"
+    holders = [mount for mount in mounts if folder.resolve().is_relative_to(mount[1])]
+    return max(holders, key=lambda mount: len(mount[1]))[2] if holders else "unknown"
+
+
+# ---- the table
+
+
+def table(content: Results) -> str:
+    """The results as Markdown, one column per family."""
+    parts = list(content["families"].values())
+    lines = [
+        f"`{content['command']}`, {content['date']}, {machine_line(content)}",
+        "",
+        f"| | {' | '.join(part['name'] for part in parts)} |",
+        f"|---|{'---|' * len(parts)}",
+    ]
+    for label, cell in [*LOAD_ROWS, *forward_rows(parts), *DECODE_ROWS]:
+        lines.append(f"| {label} | {' | '.join(try_cell(cell, part) for part in parts)} |")
+    problems = [f"- {part['name']} {sentence}" for part in parts for sentence in part["problems"]]
+    return "\n".join([*lines, *(["", "Problems:", *problems] if problems else [])])
+
+
+def machine_line(content: Results) -> str:
+    machine = content["machine"]
+    words = [f"{key} {machine.get(key)}" for key in ("torch", "cuda", "driver")]
+    return f"{machine.get('device')}, {', '.join(words)}, work folder on {content['work_filesystem']}"
+
+
+def try_cell(cell: Callable[[Results], str], part: Results) -> str:
+    try:
+        return cell(part)
+    except KeyError:  # a stage that did not run, or not to its end
+        return MISSING
+
+
+def gb(value: int) -> str:
+    return f"{value / 1e9:.2f} GB"
+
+
+def load_cell(load: Results) -> str:
+    read = "unknown" if load["disk_read"] is None else gb(load["disk_read"])
+    return f"{load['seconds']:.1f} s ({read} read from disk)"
+
+
+def host_cell(load: Results) -> str:
+    anon = load["anon_over_largest_shard"]
+    anon_text = "unknown" if anon is None else f"{gb(load['host_anon_rise'])} = {anon:.2f} x"
+    peak = max(load["host_maxrss_rise"], load["host_rss_rise"] or 0)
+    return f"{gb(peak)} = {load['host_over_largest_shard']:.2f} x; anonymous {anon_text}"
+
+
+def forward_cell(forward: Results) -> str:
+    spread = f"{forward['ms_min']:.2f} to {forward['ms_max']:.2f}"
+    return f"{forward['ms']:.2f} ms ({spread}), {forward['tflops']:.0f} TFLOP/s"
+
+
+def decode_cell(run: Results) -> str:
+    return (
+        f"{run['steps']} steps, {run['forwards']} forwards, {run['seconds']:.2f} s, "
+        f"{run['ms_per_forward']:.2f} ms per forward, {run['tokens_per_second']:.1f} tokens/s"
+    )
+
+
+def agreement_cell(found: Results) -> str:
+    return (
+        f"{found['top1_equal']:.2%} of {found['positions']} positions; margin above its median: "
+        f"{found['top1_equal_above_median_margin']:.2%}, "
+        f"up to it: {found['top1_equal_up_to_median_margin']:.2%}"
+    )
+
+
+def error_cell(found: Results) -> str:
+    return (
+        f"{found['mean_abs_error']:.4f} mean, {found['max_abs_error']:.3f} max "
+        f"(standard deviation of the logits {found['logit_std']:.2f})"
+    )
+
+
+def forward_rows(parts: list[Results]) -> list[Row]:
+    """One row per batch size and window, in the order in which they were measured."""
+    measured = next((part["speed"]["forward"] for part in parts if "forward" in part.get("speed", {})), [])
+    return [
+        (
+            f"forward, B = {row['batch']}, {row['window']} of {row['columns']} columns",
+            partial(_nth_forward, i),
+        )
+        for i, row in enumerate(measured)
+    ]
+
+
+def _nth_forward(index: int, part: Results) -> str:
+    return forward_cell(part["speed"]["forward"][index])
+
+
+def peak_cell(run: Results) -> str:
+    return gb(run["gpu_peak_above_weights"])
+
+
+LOAD_ROWS: list[Row] = [
+    ("parameters", lambda part: f"{part['speed']['parameters'] / 1e9:.3f} G"),
+    (
+        "checkpoint",
+        lambda part: (
+            f"{gb(part['write']['bytes'])}, {part['write']['shards']} shards, "
+            f"written in {part['write']['seconds']:.1f} s"
+        ),
+    ),
+    ("load, cold", lambda part: load_cell(part["cold"]["load"])),
+    ("load, warm page cache", lambda part: load_cell(part["speed"]["load"])),
+    ("peak host memory over the largest shard, cold", lambda part: host_cell(part["cold"]["load"])),
+    ("the same, warm", lambda part: host_cell(part["speed"]["load"])),
+    ("GPU memory after load", lambda part: gb(part["speed"]["load"]["gpu_model"])),
+]
+DECODE_ROWS: list[Row] = [
+    ("`less`", lambda part: decode_cell(part["speed"]["decode_less"])),
+    ("`less`, peak GPU memory above the weights", lambda part: peak_cell(part["speed"]["decode_less"])),
+    ("`base`", lambda part: decode_cell(part["speed"]["decode_base"])),
+    ("`base`, peak GPU memory above the weights", lambda part: peak_cell(part["speed"]["decode_base"])),
+    ("bf16 against float32, same top-1", lambda part: agreement_cell(part["float32"]["agreement"])),
+    ("bf16 against float32, logit error", lambda part: error_cell(part["float32"]["agreement"])),
+    ("int8 against bf16, same top-1", lambda part: agreement_cell(part["int8"]["agreement"])),
+    ("int8 against bf16, logit error", lambda part: error_cell(part["int8"]["agreement"])),
+    ("int8, GPU memory after load", lambda part: gb(part["int8"]["load"]["gpu_model"])),
+    ("int8, GPU memory peak of the load", lambda part: gb(part["int8"]["load"]["gpu_peak"])),
+    ("int8, first of the forwards above", lambda part: forward_cell(part["int8"]["forward"][0])),
+]
+
+
+if __name__ == "__main__":
+    main()
