@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from unmask.checks import whole
+
 
 @dataclass(frozen=True, slots=True)
 class Canvas:
@@ -82,8 +84,7 @@ def blank(
 
 
 def _check(prompts: Sequence[Sequence[int]], length: int, mask_id: int, pins: Mapping[int, int]) -> None:
-    if length < 1:
-        raise ValueError(f"length must be >= 1, got {length}")
+    whole("length", length, 1)
     if not prompts:
         raise ValueError("prompts is empty; give at least one prompt")
     for row, prompt in enumerate(prompts):

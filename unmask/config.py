@@ -8,10 +8,10 @@ from math import isfinite
 from typing import Literal, get_args
 
 from unmask.cache import BlockCache, Recompute
+from unmask.checks import one_of, whole
 from unmask.draw import Selection
 from unmask.loop import Options
 from unmask.samplers.base import Base
-from unmask.samplers.checks import one_of
 from unmask.types import ModelInfo, Sampler
 
 EndTokens = Literal["keep", "suppress", "demote"]
@@ -48,7 +48,7 @@ class GenerationConfig:
         self._check_stop()
         for name in ("temperature", "top_p", "guidance"):
             _number(name, getattr(self, name))
-        _whole("top_k", self.top_k, 0)
+        whole("top_k", self.top_k, 0)
         self.selection  # noqa: B018 checks temperature, top_p and top_k
         if not 0 <= self.guidance < float("inf"):
             raise ValueError(f"guidance must be >= 0 and finite, got {self.guidance}")
@@ -60,21 +60,21 @@ class GenerationConfig:
                 raise ValueError(f"{name} must be True or False, got {getattr(self, name)!r}")
 
     def _check_lengths(self) -> None:
-        _whole("max_new_tokens", self.max_new_tokens, 1)
-        _whole("min_new_tokens", self.min_new_tokens, 0)
+        whole("max_new_tokens", self.max_new_tokens, 1)
+        whole("min_new_tokens", self.min_new_tokens, 0)
         if self.min_new_tokens > self.max_new_tokens:
             raise ValueError(
                 f"min_new_tokens must be at most max_new_tokens, {self.max_new_tokens}; "
                 f"got {self.min_new_tokens}"
             )
         if self.steps is not None:
-            _whole("steps", self.steps, 1)
+            whole("steps", self.steps, 1)
         if isinstance(self.block_length, str):
             one_of("block_length", self.block_length, ("auto",))
         elif self.block_length is not None:
-            _whole("block_length", self.block_length, 1)
+            whole("block_length", self.block_length, 1)
         if self.refresh_every is not None:
-            _whole("refresh_every", self.refresh_every, 1)
+            whole("refresh_every", self.refresh_every, 1)
             if self.cache is None:
                 raise ValueError("refresh_every needs a cache; set cache='prefix' or cache='dual'")
 
@@ -82,7 +82,7 @@ class GenerationConfig:
         if isinstance(self.seed, (list, tuple)):  # a list of the caller may change later
             object.__setattr__(self, "seed", tuple(self.seed))
         for seed in self.seed if isinstance(self.seed, tuple) else (self.seed,):
-            _whole("seed", seed, 0)
+            whole("seed", seed, 0)
             if seed >= 2**63:
                 raise ValueError(f"seed must be below 2**63, got {seed}")
 
@@ -148,11 +148,6 @@ class GenerationConfig:
                 "block; use cache='prefix' or cache=None"
             )
         return BlockCache(RECOMPUTE[self.cache], refresh_every=self.refresh_every)
-
-
-def _whole(name: str, value: object, low: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < low:
-        raise ValueError(f"{name} must be a whole number >= {low}, got {value!r}")
 
 
 def _number(name: str, value: object) -> None:

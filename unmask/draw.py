@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from unmask.checks import whole
 from unmask.rows import by_rows
 from unmask.types import Prediction
 
@@ -27,8 +28,7 @@ class Selection:
             raise ValueError(f"temperature must be >= 0 and finite, got {self.temperature}")
         if not 0 < self.top_p <= 1:
             raise ValueError(f"top_p must be in (0, 1], got {self.top_p}")
-        if self.top_k < 0:
-            raise ValueError(f"top_k must be >= 0 (0 keeps all tokens), got {self.top_k}")
+        whole("top_k", self.top_k, 0)
 
     @property
     def greedy(self) -> bool:
@@ -70,6 +70,10 @@ class RowNoise:
 
     def __call__(self, running: Tensor, width: int) -> Tensor:
         """[B, width] uniform in (0, 1); only running rows advance their stream."""
+        if len(running) != len(self._generators):
+            raise ValueError(
+                f"got {len(self._generators)} seeds for {len(running)} rows; give one seed per row"
+            )
         noise = torch.full((len(self._generators), width), 0.5)
         for row, (generator, runs) in enumerate(zip(self._generators, running.tolist(), strict=True)):
             if runs:

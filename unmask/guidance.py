@@ -34,4 +34,7 @@ class Guided:
         blind = tokens.masked_fill(self.given, self.info.mask_id)
         both = None if attend is None else torch.cat([attend, attend])
         seeing, unseeing = self.model(torch.cat([tokens, blind]), both, window, cache).float().chunk(2)
-        return unseeing + (self.scale + 1) * (seeing - unseeing)
+        guided = unseeing + (self.scale + 1) * (seeing - unseeing)
+        # where a side rules a token out there is no difference to follow
+        ruled_out = (seeing == -torch.inf) | (unseeing == -torch.inf)
+        return torch.where(ruled_out, seeing, guided)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import accumulate, takewhile
 from time import perf_counter
@@ -17,7 +17,7 @@ from unmask.generate import DEFAULT_CONFIG, DEFAULT_SAMPLER, Cost, costs, guided
 from unmask.prompts import TextModel, check_ids, device_of, tokenizer_of
 from unmask.result import collect
 from unmask.schedule import Block, Plan
-from unmask.types import Cache, MaskedLM, ModelInfo, Sampler
+from unmask.types import Cache, MaskedLM, ModelInfo, Sampler, Step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +43,31 @@ def infill(
     token to fill in.
     """
     since = perf_counter()
+    filling = prepare_infill(model, text, sampler, config)
+    return filling.read(filling.steps, since=since)
+
+
+@dataclass(frozen=True, slots=True)
+class Filling:
+    """A text with gaps ready to be decoded."""
+
+    model: TextModel
+    sheet: Sheet
+    canvas: Canvas
+    plan: Plan
+    steps: Iterator[Step]  # runs the model as it is drained
+
+    def read(self, steps: Iterable[Step], *, since: float) -> Infilling:
+        """The text without gaps, once all steps are taken; `since` is a time of perf_counter."""
+        result = collect(steps, self.canvas, ())
+        [cost] = costs(result, since=since)
+        return _read(self.model, self.sheet, result.tokens[0].tolist(), cost)
+
+
+def prepare_infill(
+    model: TextModel, text: str | Sequence[str | Gap], sampler: Sampler, config: GenerationConfig
+) -> Filling:
+    """One text with gaps, for callers that look at every step; nothing runs before its steps are drained."""
     _check_config(config)
     sheet = lay_out(model, read_gaps(text))
     settings = replace(config, stop_at_eos=False)  # an end token ends its gap, not the text
@@ -50,9 +75,7 @@ def infill(
     size = config.block_size(model.info, sheet.gaps[-1].stop - canvas.start)
     blocks = plan_gaps(canvas.masked(slice(None))[0].tolist(), config.steps, size)
     closed = Closed(guided(model, canvas, settings), sheet.ends, sheet.closed)
-    result = collect(run(closed, canvas, sampler, blocks, settings), canvas, ())
-    [cost] = costs(result, since=since)
-    return _read(model, sheet, result.tokens[0].tolist(), cost)
+    return Filling(model, sheet, canvas, blocks, run(closed, canvas, sampler, blocks, settings))
 
 
 def plan_gaps(masks: Sequence[bool], steps: int | None, block_length: int | None) -> Plan:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 import torch
 from torch import Tensor
 
 from unmask.canvas import Canvas
+from unmask.checks import one_of, token_ids, whole
 from unmask.draw import NoiseSource, RowNoise, Selection
 from unmask.schedule import Block, Plan, quota_and_rate
 from unmask.summary import ban, summarize
@@ -39,8 +40,9 @@ class Options:
     reuse: bool = True  # an unchanged canvas needs no new forward
 
     def __post_init__(self) -> None:
-        if self.min_new_tokens < 0:
-            raise ValueError(f"min_new_tokens must be >= 0, got {self.min_new_tokens}")
+        whole("min_new_tokens", self.min_new_tokens, 0)
+        if self.schedule is not None:
+            one_of("schedule", self.schedule, get_args(ScheduleName))
 
 
 DEFAULTS = Options()
@@ -144,16 +146,37 @@ class _Run:
         """True if every step must run the model, whether or not the canvas changed."""
         return not (self.options.reuse and self.model.info.deterministic)
 
+    @property
+    def banned(self) -> tuple[int, ...]:
+        """Tokens that are never written."""
+        return (self.model.info.mask_id,) if self.options.banned_ids is None else self.options.banned_ids
+
     def check(self, canvas: Canvas) -> None:
         """Refuse what cannot work before the first forward."""
-        generation, length = self.plan.columns, canvas.tokens.shape[1]
-        if self.model.info.vocab_size < 2:
-            raise ValueError(f"vocab_size must be >= 2, got {self.model.info.vocab_size}")
-        if generation.start < canvas.start or generation.stop > length:
+        info, generation, length = self.model.info, self.plan.columns, canvas.tokens.shape[1]
+        if info.vocab_size < 2:
+            raise ValueError(f"vocab_size must be >= 2, got {info.vocab_size}")
+        if canvas.mask_id != info.mask_id:
+            raise ValueError(f"the canvas uses mask id {canvas.mask_id}, the model {info.mask_id}")
+        if self.options.min_new_tokens > length - canvas.start:
+            raise ValueError(
+                f"min_new_tokens must be at most the {length - canvas.start} tokens of the generation, "
+                f"got {self.options.min_new_tokens}"
+            )
+        token_ids("eos_ids", info.eos_ids, info.vocab_size)
+        token_ids("banned_ids", self.banned, info.vocab_size)
+        if len(set(self.banned)) == info.vocab_size:
+            raise ValueError("banned_ids rules out every token; leave at least one")
+        behind = canvas.masked(slice(generation.stop, length))
+        foreign = (canvas.tokens < 0) | (canvas.tokens >= info.vocab_size)
+        unplanned, unknown = _read(behind.any(), foreign.any())
+        if generation.start < canvas.start or generation.stop > length or unplanned:
             raise ValueError(
                 f"the plan covers columns {generation.start} to {generation.stop}, but the canvas generates "
-                f"in columns {canvas.start} to {length}; make the plan from canvas.start"
+                f"in columns {canvas.start} to {length}; every mask must be inside the plan"
             )
+        if unknown:
+            token_ids("the canvas", canvas.tokens.flatten().tolist(), info.vocab_size)
 
     def enter(self, block: Block) -> slice:
         """Start a block; the columns that the sampler looks at in it."""
@@ -185,8 +208,7 @@ class _Run:
         """One forward pass, without the tokens that may not be written."""
         with torch.no_grad():
             logits = self.model(canvas.tokens, canvas.attend, window, self.cache).float()
-        banned = self.options.banned_ids
-        ban(logits, (canvas.mask_id,) if banned is None else banned)
+        ban(logits, self.banned)
         early = canvas.start + self.options.min_new_tokens - window.start
         if early > 0:
             ban(logits[:, :early], self.model.info.eos_ids)

@@ -30,6 +30,7 @@ def frontier_run(eligible: Tensor, active: Tensor) -> Tensor:
 
 def best(score: Tensor, among: Tensor, n: Tensor | int) -> Tensor:
     """The n [B] best-scored positions of `among`; ties go to the left; all of them where there are fewer."""
-    order = score.masked_fill(~among, -torch.inf).argsort(dim=-1, descending=True, stable=True)
-    rank = order.argsort(dim=-1)
-    return among & (rank < (n[:, None] if isinstance(n, Tensor) else n))
+    order = score.argsort(dim=-1, descending=True, stable=True)
+    ranked = among.gather(-1, order)
+    kept = ranked & (ranked.cumsum(-1) <= (n[:, None] if isinstance(n, Tensor) else n))
+    return torch.zeros_like(kept).scatter(-1, order, kept)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
+from numbers import Integral
 
 import torch
 from torch import Tensor
 
+from unmask.checks import whole
 from unmask.types import ScheduleName
 
 DREAM_EPS = 1e-3  # Dream's time grid runs from 1 to this
@@ -38,12 +40,11 @@ class Plan:
 
 def plan(start: int, length: int, *, steps: int, block_length: int | None = None) -> Plan:
     """Cut `length` columns into blocks that share `steps`; without block_length: the full sequence."""
-    if length < 1:
-        raise ValueError(f"length must be >= 1, got {length}")
-    if steps < 1:
-        raise ValueError(f"steps must be >= 1, got {steps}")
+    whole("length", length, 1)
+    whole("steps", steps, 1)
+    whole("start", start, 0)
     size = length if block_length is None else block_length
-    if not 1 <= size <= length:
+    if not isinstance(size, Integral) or not 1 <= size <= length:
         raise ValueError(f"block_length must be between 1 and the generation length {length}, got {size}")
     edges = [*range(0, length, size), length]
     if steps < len(edges) - 1:

@@ -38,10 +38,11 @@ def stream(
     With `drafts` there is a chunk for every step, and `placeholder` stands for each mask in its draft.
     """
     batch = prepare(model, [prompt], sampler, config)
-    return _chunks(batch, placeholder if drafts else None)
+    return chunks(batch, placeholder if drafts else None)
 
 
-def _chunks(batch: Batch, placeholder: str | None) -> Iterator[Chunk]:
+def chunks(batch: Batch, placeholder: str | None) -> Iterator[Chunk]:
+    """Chunks of a batch of one; `placeholder` None: no drafts."""
     since, sent, taken = perf_counter(), 0, list[Step]()
     for step in batch.steps:
         taken.append(step)

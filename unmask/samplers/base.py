@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from unmask import policies, signals
+from unmask.checks import at_least, one_of, token_ids
 from unmask.draw import Selection
-from unmask.samplers.checks import at_least, one_of
 from unmask.summary import ban, summarize
 from unmask.types import Decision, Needs, Observation, Prediction
 
@@ -58,7 +58,7 @@ class Base:
         if self.order_temperature > 0:  # Gumbel top-n = n draws without replacement
             ranked = score / self.order_temperature - (-random(obs).log()).log()
         commit = policies.best(ranked, obs.active, obs.quota)
-        return Decision(commit, commit, nobody, signals={"score": score})
+        return Decision(commit, commit, nobody, signals={"score": score, self.order: score})
 
     def score(self, obs: Observation) -> Tensor:
         """How ready each position is, [B, W]."""
@@ -75,7 +75,8 @@ class Base:
         """The distribution that is scored: untouched unless a filter or demoted tokens say otherwise."""
         if self.selection == Selection() and not self.demoted_ids:
             return now
-        return summarize(ban(self.selection.filter(now.full_logits.clone()), self.demoted_ids), 2)
+        token_ids("demoted_ids", self.demoted_ids, now.full_logits.shape[-1])
+        return summarize(self.selection.filter(ban(now.full_logits.clone(), self.demoted_ids)), 2)
 
 
 def random(obs: Observation) -> Tensor:

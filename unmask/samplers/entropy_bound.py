@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 
 from unmask import signals
-from unmask.samplers.checks import at_least
+from unmask.checks import at_least
 from unmask.types import Decision, Needs, Observation
 
 

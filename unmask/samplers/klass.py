@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from unmask import policies, signals
+from unmask.checks import at_least, one_of, probability, whole
 from unmask.samplers.base import random
-from unmask.samplers.checks import at_least, one_of, probability
 from unmask.types import Decision, Needs, Observation
 
 Strategy = Literal["all", "max_conf", "min_kl", "random"]
@@ -31,7 +31,7 @@ class KLASS:
     def __post_init__(self) -> None:
         probability("min_confidence", self.min_confidence)
         at_least("max_kl", self.max_kl, 0)
-        at_least("history", self.history, 1)
+        whole("history", self.history, 1)
         one_of("unmask_strategy", self.unmask_strategy, STRATEGIES)
 
     @property

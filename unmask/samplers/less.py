@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from unmask import policies, signals
-from unmask.samplers.checks import at_least, one_of, probability, within
+from unmask.checks import at_least, one_of, probability, whole, within
 from unmask.types import Decision, Needs, Observation
 
 Policy = Literal["frontier", "run", "all"]
@@ -39,11 +39,11 @@ class LESS:
     def __post_init__(self) -> None:
         probability("min_confidence", self.min_confidence)
         at_least("max_jsd", self.max_jsd, 0)
-        at_least("persistence", self.persistence, 1)
+        whole("persistence", self.persistence, 1)
         within("min_margin", self.min_margin, 0, 1)
-        at_least("top_k", self.top_k, 1)
-        at_least("lookahead", self.lookahead, 0)
-        at_least("patience", self.patience, 0)
+        whole("top_k", self.top_k, 1)
+        whole("lookahead", self.lookahead, 0)
+        whole("patience", self.patience, 0)
         one_of("policy", self.policy, POLICIES)
         one_of("block_policy", self.block_policy, POLICIES)
 

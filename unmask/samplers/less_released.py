@@ -13,7 +13,7 @@ from torch import Tensor
 
 from unmask import policies, signals
 from unmask.canvas import is_any
-from unmask.samplers.checks import at_least, probability
+from unmask.checks import at_least, probability, whole
 from unmask.types import Decision, Needs, Observation
 
 FIRST_DRIFT = 1.0  # stands for "no earlier step"; a threshold of 1 lets it pass
@@ -36,9 +36,11 @@ class LESSReleased:
         probability("min_confidence", self.min_confidence)
         at_least("max_jsd", self.max_jsd, 0)
         for name in ("persistence", "top_k"):
-            at_least(name, getattr(self, name), 1)
-        for name in ("lookahead", "patience", "end_floor", "end_bar", "end_slope", "end_jsd_factor"):
-            at_least(name, getattr(self, name), 0)
+            whole(name, getattr(self, name), 1)
+        for name in ("lookahead", "patience"):
+            whole(name, getattr(self, name), 0)
+        for name in ("end_floor", "end_bar", "end_slope", "end_jsd_factor"):
+            probability(name, getattr(self, name))
 
     @property
     def needs(self) -> Needs:

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from unmask import signals
+from unmask.checks import at_least, whole
 from unmask.samplers.base import Base
-from unmask.samplers.checks import at_least
 from unmask.types import Decision, Needs, Observation
 
 ANSWER_LENGTH = 5  # fixed in the released code, whatever its option says
@@ -31,8 +31,8 @@ class Prophet:
     def __post_init__(self) -> None:
         for name in ("early", "mid", "late"):
             at_least(name, getattr(self, name), 0)
-        at_least("answer_start", self.answer_start or 0, 0)
-        at_least("answer_length", self.answer_length, 1)
+        whole("answer_start", self.answer_start or 0, 0)
+        whole("answer_length", self.answer_length, 1)
 
     @property
     def needs(self) -> Needs:
@@ -50,13 +50,13 @@ class Prophet:
     def answer_gap(self, obs: Observation) -> tuple[Tensor, Tensor]:
         """Mean gap over the answer region, decoded positions included, and "always settled", [B] each."""
         assert self.answer_start is not None
-        region = signals.logit_margin(obs.now)[:, self.answer_start : self.answer_start + self.answer_length]
-        if region.shape[-1] == 0:
+        gaps, end = signals.logit_margin(obs.now), self.answer_start + self.answer_length
+        if end > gaps.shape[-1]:
             raise ValueError(
-                f"answer_start must lie inside the generation of {obs.drawn.shape[-1]} tokens, "
-                f"got {self.answer_start}"
+                f"answer_start {self.answer_start} and answer_length {self.answer_length} reach beyond the "
+                f"generation of {gaps.shape[-1]} tokens"
             )
-        return region.mean(-1), torch.ones_like(obs.seen, dtype=torch.bool)
+        return gaps[:, self.answer_start : end].mean(-1), torch.ones_like(obs.seen, dtype=torch.bool)
 
     def masked_gap(self, obs: Observation) -> tuple[Tensor, Tensor]:
         """Mean gap over all masked positions, and whether every masked argmax stayed the same, [B] each."""

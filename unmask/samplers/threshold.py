@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from unmask import policies, signals
-from unmask.samplers.checks import probability
+from unmask.checks import probability
 from unmask.types import Decision, Needs, Observation
 
 

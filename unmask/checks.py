@@ -1,8 +1,9 @@
-"""Range checks of sampler fields; every message names the field, the value and what is allowed."""
+"""Range checks of fields; every message names the field, the value and what is allowed."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Integral
 
 
 def within(name: str, value: float, low: float, high: float) -> None:
@@ -19,6 +20,17 @@ def at_least(name: str, value: float, low: float) -> None:
         raise ValueError(f"{name} must be >= {low}, got {value}")
 
 
+def whole(name: str, value: object, low: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < low:
+        raise ValueError(f"{name} must be a whole number >= {low}, got {value!r}")
+
+
 def one_of(name: str, value: str, allowed: Sequence[str]) -> None:
     if value not in allowed:
         raise ValueError(f"{name} must be one of {', '.join(allowed)}; got {value!r}")
+
+
+def token_ids(name: str, ids: Sequence[int], vocabulary: int) -> None:
+    for token in ids:
+        if not 0 <= token < vocabulary:
+            raise ValueError(f"{name} must be token ids from 0 to {vocabulary - 1}, got {token}")

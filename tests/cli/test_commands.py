@@ -1,0 +1,131 @@
+"""infill, compare, chat and trace."""
+
+from __future__ import annotations
+
+import pytest
+
+from unmask import GenerationConfig, generate, infill, make_sampler
+from unmask.cli.compare import NAMES
+from unmask.cli.printable import printable
+from unmask.trace import read_trace, replay
+
+TEXT = "the [[gap 4]] and [[gap 1-3]]."
+
+
+def test_infill_says_what_the_library_says(call, lines, llada, llada_model):
+    answer = infill(llada_model, TEXT)
+    result = call("infill", "-m", llada, TEXT)
+    assert result.exit_code == 0
+    assert result.stdout == "the " + printable(answer.gaps[0]) + " and " + printable(answer.gaps[1]) + ".\n"
+    assert result.stderr.startswith(f"{answer.steps} steps")
+    [line] = lines("infill", "-m", llada, "-", text=TEXT)
+    assert (line["text"], tuple(line["gaps"]), line["steps"]) == (answer.text, answer.gaps, answer.steps)
+
+
+def test_an_infilling_can_be_traced(call, llada, llada_model, tmp_path):
+    file = tmp_path / "run.jsonl"
+    call("infill", "-m", llada, TEXT, "--trace", file, "--steps", 3, "-s", "base")
+    answer = infill(llada_model, TEXT, make_sampler("base"), GenerationConfig(steps=3))
+    trace = read_trace(file)
+    first = trace.header.canvas[0].index(trace.header.mask_id)
+    assert tuple(replay(trace)[0][first : first + 4]) == answer.gap_ids[0]
+
+
+def test_infill_refuses_a_text_without_a_gap(call, llada):
+    for text in ("no gap here", "half a [[gap"):
+        result = call("infill", "-m", llada, text)
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert "[[gap 8]]" in result.stderr
+
+
+def test_compare_shows_every_sampler_in_order(call, dream):
+    result = call("compare", "-m", dream, "hello", "-n", 8)
+    assert result.exit_code == 0
+    names = NAMES.split(",")
+    rows = [line.split()[1] for line in result.stdout.splitlines() if len(line.split()) > 2]
+    assert [row for row in rows if row in names] == names
+    assert result.stdout.count(" steps ") == len(names)
+    assert "1.00x" in result.stdout
+
+
+def test_compare_speaks_json(lines, dream, dream_model):
+    found = lines("compare", "-m", dream, "hello", "-n", 8, "--samplers", "base,less")
+    assert [line["sampler"] for line in found] == ["base", "less"]
+    assert found[0]["speedup"] == 1
+    assert found[1]["speedup"] == pytest.approx(found[0]["seconds"] / found[1]["seconds"])
+    prompt = [{"role": "user", "content": "hello"}]
+    for line in found:
+        [answer] = generate(
+            dream_model, [prompt], make_sampler(line["sampler"]), GenerationConfig(max_new_tokens=8)
+        )
+        assert (line["text"], line["steps"], line["forwards"]) == (answer.text, answer.steps, answer.forwards)
+
+
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [("base,les", "did you mean 'less'"), (",", "names none"), ("klass", "whole generation")],
+)
+def test_compare_refuses_samplers_before_it_runs_any(call, llada, names, words):
+    result = call("compare", "-m", llada, "hello", "--samplers", names, "--cache", "dual")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert words in result.stderr
+
+
+def test_a_chat_remembers_until_it_is_reset(call, llada, llada_model):
+    config = GenerationConfig(max_new_tokens=8, min_new_tokens=8)
+
+    def ask(*messages: str) -> str:
+        roles = ["system"] + ["user", "assistant"] * len(messages)
+        chat = [{"role": role, "content": text} for role, text in zip(roles, messages, strict=False)]
+        return generate(llada_model, [chat], config=config)[0].text
+
+    first = ask("be brief", "hello")
+    second = ask("be brief", "hello", first, "again")
+    typed = "hello\n\nagain\n/reset\nhello\n/exit\nnever read\n"
+    result = call("chat", "-m", llada, "-n", 8, "--min-new-tokens", 8, "--system", "be brief", text=typed)
+    assert result.exit_code == 0
+    assert result.stdout == "".join(f"{text}\n" for text in (first, second, first))
+    assert first != second
+
+
+def test_a_chat_ends_with_its_input_and_refuses_what_does_not_fit(call, llada):
+    assert call("chat", "-m", llada, text="").exit_code == 0
+    result = call("chat", "-m", llada, "-n", 4096, text="hello\n")
+    assert result.exit_code == 2
+    assert "at most 4096" in result.stderr
+
+
+def test_trace_sums_up_and_writes_a_page(call, llada, tmp_path):
+    file, page = tmp_path / "run.jsonl", tmp_path / "run.html"
+    call("generate", "-m", llada, "hello", "more of it", "-n", 8, "--trace", file, "-s", "less-paper")
+    result = call("trace", file, "--html", page)
+    assert result.exit_code == 0
+    assert result.stdout.startswith(f"less-paper on {llada}, unmask ")
+    assert "patience=2" in result.stdout
+    assert "row 1: " in result.stdout
+    assert page.read_text(encoding="utf-8").startswith("<!doctype html>")
+
+
+def test_trace_refuses_what_is_no_trace(call, tmp_path):
+    (tmp_path / "run.jsonl").write_text("hello\n")
+    for name, words in (("run.jsonl", "not valid JSON"), ("none.jsonl", "No such file")):
+        result = call("trace", tmp_path / name)
+        assert result.exit_code == 2
+        assert words in result.stderr
+        assert name in result.stderr
+
+
+def test_what_looks_like_markup_is_only_text(call, dream, tmp_path, monkeypatch):
+    from unmask.models.tokens import Tokenizer
+
+    monkeypatch.setattr(
+        Tokenizer, "decode", lambda self, ids, skip_special=True: "[bold]x[/nothing]" * len(ids)
+    )
+    result = call("compare", "-m", dream, "[/red] hello", "-n", 4, "--samplers", "less")
+    assert result.exit_code == 0
+    assert "[/red] hello" in result.stdout
+    assert "[bold]x[/nothing]" in result.stdout
+
+
+def test_control_characters_never_reach_a_terminal():
+    assert printable("a\x1b[31mb\x07\x9b\n\tc") == "a\\x1b[31mb\\x07\\x9b\n\tc"

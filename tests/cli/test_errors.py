@@ -1,0 +1,209 @@
+"""Bad input ends in one sentence and exit code 2; nothing but --debug shows a traceback."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+ROOT = Path(__file__).parents[2]
+
+
+def shell(*arguments: object, code: str | None = None) -> subprocess.CompletedProcess[str]:
+    start = ["-m", "unmask"] if code is None else ["-c", code]
+    command = [sys.executable, *start, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=120, check=False)
+
+
+def check(result, words: str) -> None:
+    assert words in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+    assert result.stdout == ""
+    assert "Traceback" not in result.stderr
+
+
+def spoil_nothing(folder: Path) -> None:
+    """The arguments are bad enough."""
+
+
+def without_weights(folder: Path) -> None:
+    for file in folder.glob("*.safetensors*"):
+        file.unlink()
+
+
+def truncated(folder: Path) -> None:
+    file = next(folder.glob("*.safetensors"))
+    file.write_bytes(file.read_bytes()[:-1000])
+
+
+def without_config(folder: Path) -> None:
+    (folder / "config.json").unlink()
+
+
+def foreign(folder: Path) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"model_type": "llama"}))
+
+
+def without_tokenizer(folder: Path) -> None:
+    (folder / "tokenizer.json").unlink()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "arguments", "words"),
+    [
+        (spoil_nothing, ("-m", "no/such/folder"), "neither a folder nor a hub id"),
+        (without_weights, (), "has no weights"),
+        (without_config, (), "has no config.json"),
+        (truncated, (), "is not a complete safetensors file"),
+        (foreign, (), "unknown model_type 'llama'"),
+        (without_tokenizer, (), "has no tokenizer"),
+        (spoil_nothing, ("-n", 4090), "the model reads at most 4096"),
+        (spoil_nothing, ("--device", "tpu9"), "unknown device 'tpu9'"),
+        (spoil_nothing, ("--device", "cuda:77"), "is not available on this machine"),
+        (spoil_nothing, ("--dtype", "int3"), "unknown dtype 'int3'"),
+        (spoil_nothing, ("--sampler", "lesss"), "did you mean 'less'?"),
+        (spoil_nothing, ("--set", "jsd=3"), "did you mean 'max_jsd'?"),
+        (spoil_nothing, ("--trace", "no/such/folder/t.jsonl"), "no/such/folder/t.jsonl: No such file"),
+        (spoil_nothing, ("--trace", "/dev/full"), "No space left on device"),
+    ],
+)
+def test_bad_input_ends_in_one_sentence(call, llada, copy, spoil, arguments, words):
+    folder = copy(llada)
+    spoil(folder)
+    result = call("generate", "-m", folder, "hello", *arguments)
+    assert result.exit_code == 2
+    check(result, words)
+
+
+def test_a_process_ends_with_exit_code_2_and_no_traceback(llada, copy):
+    folder = copy(llada)
+    truncated(folder)
+    result = shell("generate", "-m", folder, "hello")
+    assert result.returncode == 2
+    check(result, "is not a complete safetensors file")
+
+
+def test_debug_shows_the_traceback(call):
+    result = call("generate", "-m", "no/such/folder", "hello", "--debug")
+    assert result.exit_code == 2
+    assert "Traceback" in result.stderr
+    assert result.stderr.splitlines()[-1].startswith("error: 'no/such/folder' is neither")
+
+
+def test_wrong_flags_are_typers_to_refuse(call):
+    for arguments in (("generate", "hello"), ("generate", "-m", "x", "hi", "--stepz", "3"), ("nothing",)):
+        result = call(*arguments)
+        assert result.exit_code == 2
+        assert "Traceback" not in result.stderr
+
+
+LITTLE_MEMORY = """
+import resource, torch
+from unmask.cli import main
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + 2**30, -1))
+main()
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits the address space")
+def test_a_process_that_runs_out_of_memory_ends_in_a_sentence(dream, copy):
+    folder = copy(dream)
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"max_position_embeddings": 10**10}))
+    result = shell("generate", "-m", folder, "hello", "-n", 2 * 10**9, code=LITTLE_MEMORY)
+    assert result.returncode == 2
+    check(result, "out of memory; lower --max-new-tokens")
+
+
+def failed_allocation() -> RuntimeError:
+    with pytest.raises(RuntimeError) as caught:
+        torch.empty(2**60, dtype=torch.uint8)
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "words"),
+    [
+        (MemoryError(), 2, "out of memory"),
+        (failed_allocation(), 2, "out of memory"),
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"), 2, "out of memory"),
+        (RuntimeError("MPS backend out of memory (MPS allocated: 1 GB)"), 2, "out of memory"),
+        (OSError(28, "No space left on device"), 2, "No space left on device"),
+        (OSError("no reason"), 2, "no reason"),
+        (ValueError("two\nlines"), 2, "two lines"),
+    ],
+)
+def test_errors_become_sentences(call, monkeypatch, error, code, words):
+    def fail(options):
+        raise error
+
+    monkeypatch.setattr("unmask.cli.generate.load_model", fail)
+    result = call("generate", "-m", "x", "hello")
+    assert result.exit_code == code
+    check(result, words)
+
+
+def test_an_interrupt_is_quiet(call, monkeypatch):
+    def interrupt(options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("unmask.cli.generate.load_model", interrupt)
+    result = call("generate", "-m", "x", "hello")
+    assert (result.exit_code, result.stdout, result.stderr) == (130, "", "")
+
+
+def test_our_own_mistakes_are_not_hidden(call, monkeypatch):
+    def fail(options):
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr("unmask.cli.generate.load_model", fail)
+    assert isinstance(call("generate", "-m", "x", "hello").exception, RuntimeError)
+
+
+def test_a_reader_that_leaves_early_hears_no_complaint():
+    command = [sys.executable, "-m", "unmask", "samplers", "--json"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT)
+    process.stdout.close()
+    assert process.stderr.read() == b""
+    process.stderr.close()
+    assert process.wait(timeout=60) != 0
+
+
+def test_without_typer_there_is_a_sentence_that_says_how_to_get_it():
+    code = "import sys; sys.modules['typer'] = None; from unmask.cli import main; main()"
+    result = shell("--help", code=code)
+    assert result.returncode == 2
+    check(result, "pip install 'unmask[cli]'")
+
+
+# the package itself is left out: only what the command line adds to it is looked at
+LIGHT = """
+import sys, types
+package = types.ModuleType("unmask")
+package.__path__ = ["unmask"]
+sys.modules["unmask"] = package
+from unmask.cli import main
+try:
+    main()
+finally:
+    assert not {"torch", "tokenizers", "jinja2", "safetensors"} & set(sys.modules), "too much was imported"
+"""
+
+
+@pytest.mark.parametrize("arguments", [("--help",), ("generate", "--help"), ("compare", "--help")])
+def test_help_imports_nothing_heavy(arguments):
+    result = shell(*arguments, code=LIGHT)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert "Usage" in result.stdout
+
+
+def test_the_version_is_that_of_the_package(call):
+    from unmask import __version__
+
+    assert call("--version").stdout == f"unmask {__version__}\n"

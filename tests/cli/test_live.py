@@ -1,0 +1,206 @@
+"""The live canvas, in memory and under a real pseudo-terminal."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+from time import monotonic
+
+import pytest
+from rich.console import Console
+
+from unmask import GenerationConfig, make_sampler
+from unmask.cli import live, progress
+from unmask.cli.live import Throttle
+from unmask.cli.picture import END, GLYPHS, Picture
+from unmask.generate import prepare
+
+ROOT = Path(__file__).parents[2]
+PLAIN = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
+
+
+def picture_of(model, length: int = 24, prompts=("hello",), **settings) -> tuple[Picture, list]:
+    config = GenerationConfig(max_new_tokens=length, **settings)
+    batch = prepare(model, list(prompts), make_sampler("less-paper"), config)
+    start, decode = batch.canvas.start, partial(model.tokenizer.decode, skip_special=False)
+    picture = Picture(batch.canvas, batch.plan, decode, model.info.eos_ids, "run", start)
+    return picture, list(batch.steps)
+
+
+def drawn(picture: Picture, width: int = 80, height: int = 24) -> list[str]:
+    console = Console(width=width, height=height, record=True, file=open(os.devnull, "w"))  # noqa: SIM115
+    console.print(picture.render(width, height))
+    console.file.close()
+    return console.export_text().splitlines()
+
+
+def test_a_frame_shows_masks_then_fewer_masks_then_none(llada_model):
+    picture, steps = picture_of(llada_model)
+    assert "0/24 tokens" in "\n".join(drawn(picture))
+    for step in steps:
+        picture.watch(step)
+        masks = int((step.tokens == llada_model.info.mask_id).sum())
+        frame = "\n".join(drawn(picture))
+        legend = frame.count(GLYPHS["waiting"] + " waiting")
+        shown = sum(frame.count(glyph) for glyph in set(GLYPHS.values())) - 3 * legend
+        assert shown == masks
+        assert frame.count(GLYPHS["frontier"]) == 1 + (masks > 0)
+        assert f"step {step.index} " in frame
+        assert f"{24 - masks}/24 tokens" in frame
+
+
+def test_what_was_committed_since_the_last_frame_stands_out(llada_model):
+    picture, steps = picture_of(llada_model)
+    picture.watch(steps[0])
+    picture.render(80, 24)
+    column = (
+        int(steps[0].decision.commit[0].nonzero()[0]) + steps[0].window.start
+        if steps[0].decision.commit.any()
+        else None
+    )
+    now = [place for place in picture.places[0] if place.endswith("now")]
+    assert len(now) == int(steps[0].decision.commit.sum())
+    picture.render(80, 24)
+    assert not any(place.endswith("now") for place in picture.places[0])
+    assert column is None or picture.places[0][column] in ("rule", "forced")
+
+
+def test_leftovers_and_end_tokens_have_their_own_looks(dream_model):
+    picture, steps = picture_of(dream_model, length=12, steps=3, end_tokens="keep", prompts=("the the",))
+    for step in steps:
+        picture.watch(step)
+    frame = "\n".join(drawn(picture))
+    if any(step.leftover for step in steps):
+        assert "leftover" in picture.places[0]
+    assert picture._piece("rule", list(dream_model.info.eos_ids)) == END * len(dream_model.info.eos_ids)
+    assert "\x1b" not in frame
+
+
+@pytest.mark.parametrize(("width", "height"), [(40, 10), (80, 12), (100, 40)])
+def test_a_frame_fits_the_terminal_and_holds_the_frontier(llada_model, width, height):
+    picture, steps = picture_of(llada_model, length=400, steps=50, block_length=8)
+    for step in steps[: len(steps) // 2]:
+        picture.watch(step)
+    frame = drawn(picture, width, height)
+    assert len(frame) <= height
+    assert sum(line.count(GLYPHS["frontier"]) for line in frame[:-2]) == 1  # the legend is last
+
+
+def test_every_row_of_a_batch_has_its_lines(llada_model):
+    picture, steps = picture_of(llada_model, prompts=("hello", "a longer prompt"))
+    picture.watch(steps[0])
+    frame = "\n".join(drawn(picture))
+    assert frame.count(GLYPHS["frontier"]) == 3
+    assert "/48 tokens" in frame
+
+
+def test_frames_are_throttled(monkeypatch):
+    clock = iter(index / 100 for index in range(1, 201))  # two seconds, a question every 10 ms
+    monkeypatch.setattr(live, "monotonic", lambda: next(clock))
+    throttle = Throttle(12)
+    assert 20 <= sum(throttle.due() for _ in range(200)) <= 24
+
+
+class Terminal:
+    """A process under a pseudo-terminal."""
+
+    def __init__(self, *arguments: object, rows: int = 24, columns: int = 90) -> None:
+        self.master, slave = pty.openpty()
+        environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": str(columns), "LINES": str(rows)}
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "unmask", *map(str, arguments)],
+            stdin=slave, stdout=slave, stderr=slave, cwd=ROOT, env=environment, start_new_session=True,
+        )  # fmt: skip
+        os.close(slave)
+        self.output = ""
+
+    def wait_for(self, text: str, *, count: int = 1, seconds: float = 60) -> None:
+        deadline = monotonic() + seconds
+        while self.plain.count(text) < count:
+            assert monotonic() < deadline, f"{text!r} did not come; got {self.plain[-2000:]!r}"
+            if not self._read():
+                break
+        assert self.plain.count(text) >= count, self.plain[-2000:]
+
+    def finish(self) -> int:
+        while self._read():
+            pass
+        os.close(self.master)
+        return self.process.wait(timeout=60)
+
+    def type(self, text: str) -> None:
+        os.write(self.master, text.encode())
+
+    @property
+    def plain(self) -> str:
+        return PLAIN.sub("", self.output).replace("\r", "")
+
+    def _read(self) -> bool:
+        """Whether there may be more."""
+        ready, _, _ = select.select([self.master], [], [], 0.5)
+        if not ready:
+            return self.process.poll() is None
+        try:
+            data = os.read(self.master, 65536)
+        except OSError:  # the other end is closed
+            return False
+        self.output += data.decode(errors="replace")
+        return bool(data)
+
+
+def test_a_real_conversation_under_a_pseudo_terminal(llada, llada_model):
+    from unmask import generate
+    from unmask.cli.printable import printable
+
+    terminal = Terminal("chat", "-m", llada, "-n", 32, "--live")
+    terminal.wait_for("> ")
+    terminal.type("hello\n")
+    terminal.wait_for("finish:")
+    terminal.type("and again\n")
+    terminal.wait_for("finish:", count=2)
+    terminal.type("/exit\n")
+    assert terminal.finish() == 0
+    assert "unmask · less" in terminal.plain
+    assert "0/32 tokens" in terminal.plain
+    assert GLYPHS["waiting"] * 10 in terminal.plain
+    assert "\x1b[?25h" in terminal.output  # the cursor is back
+    [answer] = generate(
+        llada_model, [[{"role": "user", "content": "hello"}]], config=GenerationConfig(max_new_tokens=32)
+    )
+    first_line = printable(answer.text).split("\n")[0].split("\t")[0]
+    assert first_line in terminal.plain
+    assert f"{answer.steps} steps · {answer.forwards} forwards" in terminal.plain
+
+
+def test_a_live_run_can_be_interrupted(dream):
+    terminal = Terminal("generate", "-m", dream, "hello", "-n", 6000, "-s", "base", "--live")
+    terminal.wait_for("/6000 tokens")
+    os.killpg(terminal.process.pid, signal.SIGINT)
+    assert terminal.finish() == 130
+    assert "Traceback" not in terminal.plain
+    assert "\x1b[?25h" in terminal.output
+
+
+def test_progress_shows_nothing_before_its_patience_ends(monkeypatch, capsys):
+    with progress.progress("loading") as update:
+        update(1)
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(progress, "PATIENCE", 0.05)
+    monkeypatch.setattr(
+        progress, "Console", lambda stderr: Console(stderr=stderr, force_terminal=True, width=80)
+    )
+    with progress.progress("loading", 10) as update:
+        deadline = monotonic() + 1
+        while monotonic() < deadline:
+            update(4)
+    captured = capsys.readouterr()
+    assert "loading" in captured.err
+    assert "40%" in captured.err
+    assert captured.out == ""

@@ -1,0 +1,118 @@
+"""Options agree with what they set: GenerationConfig and the dataclass of every sampler."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import get_type_hints
+
+import pytest
+
+from unmask import SAMPLERS, GenerationConfig, make_sampler
+from unmask.cli.fields import describe, parse, parse_fields
+from unmask.cli.options import DecodingOptions, LengthOptions, SamplerOptions, build_config
+
+# behind an ended text nothing is shown, and reuse never changes a token
+NO_OPTION = {"stop_at_eos", "reuse"}
+OPTIONAL = {"steps", "refresh_every"}  # their defaults are words
+
+
+def shown_defaults() -> dict[str, str]:
+    found = {}
+    for group in (DecodingOptions, LengthOptions):
+        for name, hint in get_type_hints(group, include_extras=True).items():
+            [option] = hint.__metadata__
+            found[name] = option.show_default
+    return found
+
+
+def test_every_setting_of_a_generation_has_an_option():
+    assert set(shown_defaults()) == {item.name for item in fields(GenerationConfig)} - NO_OPTION
+
+
+def test_the_help_page_shows_the_defaults_of_the_config():
+    shown = shown_defaults()
+    for name in set(shown) - OPTIONAL - {"stop"}:
+        assert shown[name].lower() == str(getattr(GenerationConfig(), name)).lower()
+
+
+def test_options_left_out_keep_the_defaults_of_the_config():
+    assert build_config(DecodingOptions(), LengthOptions()) == GenerationConfig()
+
+
+def test_the_default_sampler_is_that_of_the_library():
+    from unmask.generate import DEFAULT_SAMPLER
+
+    assert SamplerOptions().build() == DEFAULT_SAMPLER
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_every_field_of_every_sampler_can_be_set(name):
+    sampler = SAMPLERS[name]
+    hints = get_type_hints(type(sampler))
+    for item in fields(sampler):
+        value = getattr(sampler, item.name)
+        parsed = parse(item.name, hints[item.name], written(value))
+        assert make_sampler(name, **{item.name: parsed}) == sampler
+        assert describe(hints[item.name])
+
+
+def written(value: object) -> str:
+    """A value as a user writes it."""
+    if isinstance(value, tuple):
+        return ",".join(map(str, value))
+    presets = [name for name, sampler in SAMPLERS.items() if sampler == value]
+    return presets[0] if presets else str(value)
+
+
+@pytest.mark.parametrize(
+    ("name", "setting", "value"),
+    [
+        ("less", "max_jsd=inf", float("inf")),
+        ("less", "max_jsd=1e-3", 1e-3),
+        ("less", "top_k=4", 4),
+        ("less", "exact=False", False),
+        ("less", "exact=yes", True),
+        ("less", "policy=all", "all"),
+        ("base", "demoted_ids=3,5", (3, 5)),
+        ("base", "demoted_ids=", ()),
+        ("prophet", "answer_start=none", None),
+        ("prophet", "answer_start=12", 12),
+        ("prophet", "base=base-entropy", SAMPLERS["base-entropy"]),
+    ],
+)
+def test_a_value_is_read_by_the_type_of_its_field(name, setting, value):
+    assert parse_fields(SAMPLERS[name], [setting]) == {setting.partition("=")[0]: value}
+
+
+@pytest.mark.parametrize(
+    ("name", "setting", "words"),
+    [
+        ("less", "top_k=4.5", "top_k must be a whole number, got '4.5'"),
+        ("less", "policy=best", "policy must be one of frontier, run, all; got 'best'"),
+        ("prophet", "answer_start=x", "answer_start must be a whole number"),
+        ("prophet", "base=less", "base must be a sampler of the kind Base"),
+        ("base", "demoted_ids=a", "demoted_ids must be a whole number"),
+        ("less", "=3", "FIELD=VALUE"),
+    ],
+)
+def test_a_value_of_the_wrong_type_is_refused(name, setting, words):
+    with pytest.raises(ValueError, match=words):
+        parse_fields(SAMPLERS[name], [setting])
+
+
+def test_the_samplers_command_lists_every_preset_and_field(call):
+    result = call("samplers")
+    assert result.exit_code == 0
+    for name, sampler in SAMPLERS.items():
+        assert name in result.stdout
+        assert all(item.name in result.stdout for item in fields(sampler))
+
+
+def test_the_samplers_command_speaks_json_and_takes_a_name(lines, call):
+    [described] = lines("samplers")
+    assert list(described) == list(SAMPLERS)
+    assert described["less-paper"]["patience"] == {"value": 2, "type": "int", "changed": True}
+    assert described["less-no-jsd"]["max_jsd"]["value"] == "inf"
+    [one] = lines("samplers", "less")
+    assert one == {"less": described["less"]}
+    assert "did you mean 'less'" in call("samplers", "les").stderr

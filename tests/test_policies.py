@@ -1,0 +1,125 @@
+"""Unmasking policies, with masks as strings: e = active and eligible, m = active, . = taken or outside."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.toy import drawing, mask
+from unmask import policies
+
+rows = st.text(alphabet="em.", min_size=1, max_size=12)
+
+
+def frontier_first(text: str, lookahead: int) -> str:
+    return drawing(policies.frontier_first(mask(text, "e"), mask(text, "em"), lookahead))
+
+
+def frontier_run(text: str) -> str:
+    return drawing(policies.frontier_run(mask(text, "e"), mask(text, "em")))
+
+
+def best(scores: list[float], text: str, n: int) -> str:
+    return drawing(policies.best(torch.tensor([scores]), mask(text, "m"), n))
+
+
+def test_the_frontier_is_the_leftmost_active_position():
+    assert drawing(policies.frontier(mask("..mm.m", "m"))) == "..x..."
+    assert drawing(policies.frontier(mask("...", "m"))) == "..."
+
+
+def test_within_counts_columns_from_the_frontier_not_active_positions():
+    assert drawing(policies.within(mask(".m.mm", "m"), 2)) == ".x.x."
+    assert drawing(policies.within(mask(".m.mm", "m"), 0)) == ".x..."
+    assert drawing(policies.within(mask("...", "m"), 2)) == "..."
+
+
+@pytest.mark.parametrize(
+    ("text", "lookahead", "expected"),
+    [
+        ("e.mme", 2, "x...."),  # the frontier itself
+        ("m.mee", 3, "...x."),  # the first within the look-ahead
+        ("m.mee", 2, "....."),  # the window is f < j <= f + W
+        ("..mme", 2, "....x"),  # counted from the frontier
+        ("me", 0, ".."),  # no look-ahead
+        ("ee", 0, "x."),
+        ("mmm", 9, "..."),
+        ("...", 9, "..."),
+    ],
+)
+def test_frontier_first_takes_the_first_eligible_within_the_lookahead(text, lookahead, expected):
+    assert frontier_first(text, lookahead) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("eeme", "xx.."),
+        ("e.eem", "x.xx."),  # positions that are taken do not break the run
+        ("meee", "...."),
+        ("..ee", "..xx"),
+        ("eee", "xxx"),
+        ("...", "..."),
+    ],
+)
+def test_frontier_run_stops_at_the_first_active_position_that_is_not_eligible(text, expected):
+    assert frontier_run(text) == expected
+
+
+def test_best_takes_the_highest_scores_among_the_allowed():
+    assert best([0.1, 0.9, 0.5, 0.7], "m.mm", 2) == "..xx"
+
+
+def test_best_gives_ties_to_the_left():
+    assert best([0.5, 0.5, 0.5], "mmm", 2) == "xx."
+    assert best([0.5, 0.5, 0.5], ".mm", 1) == ".x."
+    assert best([0.5] * 500, "m" * 500, 3) == "xxx" + "." * 497  # a sort that is not stable shows only here
+
+
+def test_best_takes_all_where_there_are_fewer_and_none_where_none_is_asked_for():
+    assert best([0.1, 0.2, 0.3], "m.m", 5) == "x.x"
+    assert best([0.1, 0.2, 0.3], "mmm", 0) == "..."
+
+
+def test_best_takes_its_own_number_in_every_row():
+    chosen = policies.best(
+        torch.tensor([[1.0, 2.0, 3.0]] * 3), torch.ones(3, 3, dtype=torch.bool), torch.tensor([0, 1, 2])
+    )
+    assert chosen.tolist() == [[False] * 3, [False, False, True], [False, True, True]]
+
+
+def test_best_counts_a_position_with_the_lowest_possible_score_before_what_is_not_allowed():
+    assert best([9.0, -torch.inf], ".m", 1) == ".x"
+
+
+@settings(max_examples=100)
+@given(text=rows, lookahead=st.integers(0, 12))
+def test_frontier_first_is_the_plain_scan(text, lookahead):
+    live = [i for i, letter in enumerate(text) if letter != "."]
+    hits = [i for i in live if text[i] == "e" and i <= live[0] + lookahead]
+    expected = ["x" if hits and i == hits[0] else "." for i in range(len(text))]
+    assert frontier_first(text, lookahead) == "".join(expected)
+
+
+@settings(max_examples=100)
+@given(text=rows)
+def test_frontier_run_is_the_plain_walk(text):
+    expected, open_run = "", True
+    for letter in text:
+        open_run = open_run and letter != "m"
+        expected += "x" if letter == "e" and open_run else "."
+    assert frontier_run(text) == expected
+
+
+@settings(max_examples=100)
+@given(text=st.text(alphabet="m.", min_size=1, max_size=12), n=st.integers(0, 13), seed=st.integers(0, 999))
+def test_best_is_the_plain_sort(text, n, seed):
+    dice = random.Random(seed)
+    scores = [dice.choice([-2.0, 0.0, 0.25, 0.5, 1.0]) for _ in text]
+    ranked = sorted((i for i, letter in enumerate(text) if letter == "m"), key=lambda i: (-scores[i], i))
+    expected = "".join("x" if i in ranked[:n] else "." for i in range(len(text)))
+    assert best(scores, text, n) == expected

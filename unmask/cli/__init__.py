@@ -1,0 +1,17 @@
+"""The command `unmask`. Everything heavy is imported by the command that needs it."""
+
+from __future__ import annotations
+
+import sys
+
+
+def main() -> None:
+    """Run the command line; without typer or rich, say how to get them."""
+    try:
+        from unmask.cli.app import app
+    except ModuleNotFoundError as error:
+        if error.name not in ("typer", "rich", "click"):
+            raise
+        print(f"error: the command line needs {error.name}; pip install 'unmask[cli]'", file=sys.stderr)
+        sys.exit(2)
+    app()

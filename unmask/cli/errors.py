@@ -1,0 +1,57 @@
+"""Errors as a user sees them: one sentence on standard error and an exit code, no traceback."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import typer
+
+FAILED = 2
+INTERRUPTED = 130
+# a failed allocation on the CPU or on MPS is a plain RuntimeError
+OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")
+
+
+@contextmanager
+def sentences(debug: bool) -> Iterator[None]:
+    """Turn the errors that a user can cause into a sentence and an exit code."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None
+    except BrokenPipeError:  # the reader has gone: nobody is left to tell
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit(FAILED) from None
+    except (ValueError, OSError, MemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and not _is_out_of_memory(error):
+            raise
+        if debug:
+            traceback.print_exc()
+        tell(sentence(error))
+        raise typer.Exit(FAILED) from None
+
+
+def tell(message: str) -> None:
+    """Print an error."""
+    typer.secho("error: ", fg=typer.colors.RED, bold=True, nl=False, err=True)
+    typer.echo(message, err=True)
+
+
+def sentence(error: Exception) -> str:
+    """What went wrong, on one line."""
+    if isinstance(error, MemoryError) or _is_out_of_memory(error):
+        return (
+            "out of memory; lower --max-new-tokens, give fewer prompts, or load a smaller --dtype "
+            "(bfloat16, int8)"
+        )
+    if isinstance(error, OSError) and error.strerror is not None:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    return " ".join(str(error).split())
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    return isinstance(error, RuntimeError) and any(text in str(error) for text in OUT_OF_MEMORY)

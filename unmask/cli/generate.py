@@ -1,0 +1,101 @@
+"""`unmask generate`: texts from prompts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from time import perf_counter
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from unmask.cli.options import (
+    DecodingOptions,
+    LengthOptions,
+    ModelOptions,
+    OutputOptions,
+    PromptOptions,
+    SamplerOptions,
+    build_config,
+    read_text,
+)
+from unmask.cli.output import print_cost, print_json, print_text
+from unmask.cli.runs import Setup, load_model, watching
+
+if TYPE_CHECKING:
+    from unmask.generate import Batch, Generation
+
+Prompts = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="PROMPT", show_default=False, help="Texts to answer; - reads standard input."),
+]
+Stream = Annotated[
+    bool,
+    typer.Option("--stream", help="Print the text as it becomes final.", rich_help_panel="Output"),
+]
+
+
+def generate(
+    model: ModelOptions,
+    choice: SamplerOptions,
+    decoding: DecodingOptions,
+    length: LengthOptions,
+    prompting: PromptOptions,
+    output: OutputOptions,
+    prompts: Prompts = None,
+    stream: Stream = False,
+) -> None:
+    """Answer prompts, all in one batch."""
+    if not prompts:
+        raise ValueError("there is no prompt; give at least one, or - to read it from standard input")
+    if stream and (output.json or output.live or len(prompts) > 1):
+        raise ValueError("--stream prints one text as it grows; leave out --json, --live and further prompts")
+    texts = [read_text(prompt) for prompt in prompts]
+    setup = set_up(model, choice, decoding, length)
+    batch = make_batch(setup, prompting.apply(setup.model, texts))
+    answers = [say(setup, batch, output)] if stream else decode(setup, batch, output)
+    for text, answer in zip(texts, answers, strict=True):
+        if output.json:
+            print_json(answer, prompt=text, model=model.model, sampler=choice.sampler)
+            continue
+        if not stream:
+            print_text(answer.text)
+        print_cost(answer, answer.finish)
+
+
+def set_up(
+    model: ModelOptions, choice: SamplerOptions, decoding: DecodingOptions, length: LengthOptions
+) -> Setup:
+    """What decodes; wrong settings are refused before the model is loaded."""
+    sampler, config = choice.build(), build_config(decoding, length)
+    return Setup(
+        model=load_model(model),
+        model_name=model.model,
+        sampler=sampler,
+        sampler_name=choice.sampler,
+        config=config,
+    )
+
+
+def make_batch(setup: Setup, prompts: list[object]) -> Batch:
+    """The prompts, ready to be decoded."""
+    from unmask.generate import prepare
+
+    return prepare(setup.model, prompts, setup.sampler, setup.config)  # type: ignore[arg-type]
+
+
+def decode(setup: Setup, batch: Batch, output: OutputOptions) -> list[Generation]:
+    """The answers of a batch."""
+    since = perf_counter()
+    with watching(setup, batch, output, first=batch.canvas.start) as steps:
+        return batch.read(steps, since=since)
+
+
+def say(setup: Setup, batch: Batch, output: OutputOptions) -> Generation:
+    """The answer of a batch of one, printed while it grows."""
+    from unmask.stream import chunks
+
+    with watching(setup, batch, output, bar=False) as steps:
+        for chunk in chunks(replace(batch, steps=steps), None):
+            print_text(chunk.text, end="" if chunk.generation is None else "\n")
+    assert chunk.generation is not None
+    return chunk.generation

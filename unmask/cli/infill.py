@@ -1,0 +1,68 @@
+"""`unmask infill`: gaps in a text filled in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from time import perf_counter
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from unmask.cli.generate import set_up
+from unmask.cli.options import (
+    DecodingOptions,
+    LengthOptions,
+    ModelOptions,
+    OutputOptions,
+    SamplerOptions,
+    read_text,
+)
+from unmask.cli.output import print_cost, print_json, print_text
+from unmask.cli.printable import printable
+from unmask.cli.runs import watching
+
+if TYPE_CHECKING:
+    from unmask.gaps import Gap
+
+TextWithGaps = Annotated[
+    str,
+    typer.Argument(
+        metavar="TEXT", help=r"A text with gaps: \[\[gap 8]] or \[\[gap 2-8]] tokens; - reads standard input."
+    ),
+]
+
+
+def infill(
+    text: TextWithGaps,
+    model: ModelOptions,
+    choice: SamplerOptions,
+    decoding: DecodingOptions,
+    output: OutputOptions,
+) -> None:
+    """Fill the gaps of a text."""
+    from unmask.gaps import read_gaps
+    from unmask.infill import prepare_infill
+
+    given = read_text(text)
+    parts = read_gaps(given)
+    setup = set_up(model, choice, decoding, LengthOptions())
+    since = perf_counter()
+    filling = prepare_infill(setup.model, parts, setup.sampler, setup.config)
+    with watching(setup, filling, output) as steps:
+        answer = filling.read(steps, since=since)
+    if output.json:
+        print_json(answer, prompt=given, model=model.model, sampler=choice.sampler)
+    else:
+        _print(parts, answer.gaps)
+        print_cost(answer)
+
+
+def _print(parts: Sequence[str | Gap], gaps: Sequence[str]) -> None:
+    """The text with what the gaps got in colour."""
+    filled = iter(gaps)
+    for part in parts:
+        if isinstance(part, str):
+            print_text(part, end="")
+        else:
+            typer.secho(printable(next(filled)), fg=typer.colors.GREEN, bold=True, nl=False)
+    typer.echo()

@@ -1,0 +1,53 @@
+"""The live view: the picture of the canvas, redrawn in the terminal while it fills."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.live import Live
+
+from unmask.cli.picture import Picture
+
+if TYPE_CHECKING:
+    from unmask.types import Step
+
+FRAMES_PER_SECOND = 12
+
+
+class Throttle:
+    """Says when the next frame is due."""
+
+    def __init__(self, per_second: float) -> None:
+        self._gap = 1 / per_second
+        self._next = 0.0
+
+    def due(self) -> bool:
+        """True at most so many times a second."""
+        now = monotonic()
+        if now < self._next:
+            return False
+        self._next = now + self._gap
+        return True
+
+
+@contextmanager
+def showing(picture: Picture, console: Console) -> Iterator[Callable[[Step], None]]:
+    """A function that takes steps and redraws the picture when a frame is due."""
+    throttle = Throttle(FRAMES_PER_SECOND)
+    with Live(console=console, auto_refresh=False, transient=True) as live:
+
+        def draw() -> None:
+            live.update(picture.render(console.width, console.height), refresh=True)
+
+        def watch(step: Step) -> None:
+            picture.watch(step)
+            if throttle.due():
+                draw()
+
+        draw()
+        yield watch
+        draw()

@@ -1,0 +1,39 @@
+"""What a command prints: texts on standard output, what they cost on standard error, JSON for machines."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import typer
+
+from unmask.cli.printable import printable
+
+if TYPE_CHECKING:
+    from unmask.generate import Cost, Generation
+    from unmask.infill import Infilling
+
+
+def print_text(text: str, *, end: str = "\n") -> None:
+    """Print a text; as it is into a file, without control characters on a terminal."""
+    typer.echo((printable(text) if sys.stdout.isatty() else text) + end, nl=False)
+
+
+def print_cost(cost: Cost, finish: str | None = None) -> None:
+    """One dim line with what a text took."""
+    facts = [
+        f"{cost.steps} steps",
+        f"{cost.forwards} forwards",
+        f"{cost.forced_share:.0%} forced",
+        f"{cost.seconds:.2f} s",
+    ]
+    ending = [] if finish is None else [f"finish: {finish}"]
+    typer.secho(" · ".join([*facts, *ending]), dim=True, err=True)
+
+
+def print_json(answer: Generation | Infilling, **more: object) -> None:
+    """Print an answer, and what belongs to it, as one line of JSON."""
+    shares = {"forced_share": answer.forced_share, "empty_share": answer.empty_share}
+    typer.echo(json.dumps({**more, **asdict(answer), **shares}, ensure_ascii=False, allow_nan=False))

@@ -1,0 +1,194 @@
+"""A picture of the canvas: which positions are committed, eligible and waiting, and where the frontier is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from time import monotonic
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from rich.console import Console, Group, RenderableType
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from unmask.cli.printable import printable
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from unmask.canvas import Canvas
+    from unmask.schedule import Plan
+    from unmask.types import Step
+
+FRAME_LINES = 6  # borders, status and legend
+BAR_WIDTH, BAR_FROM = 24, 88  # the bar needs a terminal of that many columns
+
+Place = Literal[
+    "given",
+    "rule",
+    "rule now",
+    "forced",
+    "forced now",
+    "leftover",
+    "eligible",
+    "waiting",
+    "later",
+    "frontier",
+]
+STYLES: dict[Place, str] = {
+    "given": "dim",
+    "rule": "default",
+    "rule now": "black on green",
+    "forced": "dark_orange",
+    "forced now": "black on dark_orange",
+    "leftover": "red",
+    "eligible": "cyan",
+    "waiting": "grey50",
+    "later": "grey30",
+    "frontier": "bold magenta",
+}
+GLYPHS: dict[Place, str] = {"eligible": "▒", "waiting": "░", "later": "░", "frontier": "▶"}
+COMMITTED: tuple[Place, ...] = ("rule now", "forced now", "leftover")
+MASKED: tuple[Place, ...] = ("eligible", "waiting", "frontier")
+END = "∎"  # stands for every end token
+
+
+class _Commits(NamedTuple):
+    """What a step committed, left on the device until a frame is drawn."""
+
+    window: slice
+    commit: Tensor  # [B, W] bool
+    forced: Tensor  # [B] bool
+    leftover: bool
+
+
+@dataclass(slots=True)
+class Picture:
+    """The canvas after the last step that it was shown."""
+
+    canvas: Canvas
+    plan: Plan
+    decode: Callable[[Sequence[int]], str]
+    end_ids: tuple[int, ...]
+    title: str
+    first: int  # column that the picture begins with
+    places: list[list[Place]] = field(init=False)  # [B][N], what is known of committed columns
+    step: Step | None = None
+    forwards: int = 0
+    _pending: list[_Commits] = field(default_factory=list)
+    _since: float = field(default_factory=monotonic)
+
+    def __post_init__(self) -> None:
+        self.places = [["given"] * len(row) for row in self.canvas.tokens.tolist()]
+
+    def watch(self, step: Step) -> None:
+        """Take note of a step, without waiting for the device."""
+        decision = step.decision
+        self._pending.append(_Commits(step.window, decision.commit, decision.forced, step.leftover))
+        self.forwards += step.forward
+        self.step = step
+
+    def render(self, width: int, height: int) -> RenderableType:
+        """The picture at this size."""
+        self._settle()
+        rows = len(self.places)
+        lines = max(1, (height - FRAME_LINES) // rows - (rows > 1))
+        texts = [self._around_frontier(self._row(row), width - 4, lines) for row in range(rows)]
+        spaced = [part for text in texts for part in (text, Text())][: 2 * rows - 1]
+        return Panel(
+            Group(*spaced, Text(), self._status(width), _legend()),
+            title=Text(self.title),
+            title_align="left",
+            border_style="grey50",
+        )
+
+    def _settle(self) -> None:
+        """Read what was committed since the last frame; only that counts as now."""
+        fading: dict[Place, Place] = {"rule now": "rule", "forced now": "forced"}
+        self.places = [[fading.get(place, place) for place in row] for row in self.places]
+        for commits in self._pending:
+            for row, forced in enumerate(commits.forced.tolist()):
+                place: Place = "leftover" if commits.leftover else "forced now" if forced else "rule now"
+                for offset in commits.commit[row].nonzero()[:, 0].tolist():
+                    self.places[row][commits.window.start + offset] = place
+        self._pending.clear()
+
+    def _row(self, row: int) -> Text:
+        """A row as coloured text."""
+        tokens = (self.canvas if self.step is None else self.step).tokens[row].tolist()
+        places = self._masked_places(row, tokens)
+        text = Text()
+        shown = zip(places[self.first :], tokens[self.first :], strict=True)
+        for place, group in groupby(shown, key=lambda pair: pair[0]):
+            text.append(self._piece(place, [token for _, token in group]), STYLES[place])
+        return text
+
+    def _masked_places(self, row: int, tokens: list[int]) -> list[Place]:
+        """The row's places with those of its masks filled in."""
+        places = list(self.places[row])
+        block = self.plan.blocks[0 if self.step is None else self.step.block].columns
+        eligible: set[int] = set()
+        if self.step is not None:
+            offsets = self.step.decision.eligible[row].nonzero()[:, 0].tolist()
+            eligible = {self.step.window.start + offset for offset in offsets}
+        masks = [column for column, token in enumerate(tokens) if token == self.canvas.mask_id]
+        for column in masks:
+            inside = column < block.stop
+            places[column] = "eligible" if column in eligible else "waiting" if inside else "later"
+        if masks:
+            places[masks[0]] = "frontier"
+        return places
+
+    def _piece(self, place: Place, tokens: list[int]) -> str:
+        """What stands for tokens that look alike."""
+        if place in GLYPHS:
+            return GLYPHS[place] * len(tokens)
+        runs = groupby(tokens, key=lambda token: token in self.end_ids)
+        return "".join(
+            END * len(list(run)) if ends else printable(self.decode(list(run))) for ends, run in runs
+        )
+
+    def _around_frontier(self, text: Text, width: int, lines: int) -> Text:
+        """As many lines as fit, the one with the frontier among them."""
+        wrapped = list(text.wrap(Console(width=width), width, overflow="fold"))
+        at = next((i for i, line in enumerate(wrapped) if _has_frontier(line)), len(wrapped) - 1)
+        first = max(0, min(at - lines // 2, len(wrapped) - lines))
+        return Text("\n").join(wrapped[first : first + lines])
+
+    def _status(self, width: int) -> RenderableType:
+        """How far the run has come."""
+        blocks = len(self.plan.blocks)
+        total = int((self.canvas.tokens == self.canvas.mask_id).sum())
+        left = 0 if self.step is None else int((self.step.tokens == self.canvas.mask_id).sum())
+        done = 0 if self.step is None else total - left
+        number, block = (0, 1) if self.step is None else (self.step.index, self.step.block + 1)
+        facts = (
+            f"step {number}",
+            f"{self.forwards} forwards",
+            f"block {block}/{blocks}",
+            f"{done}/{total} tokens",
+            f"{monotonic() - self._since:.1f} s",
+        )
+        status = Text(" · ".join(facts), no_wrap=True, overflow="ellipsis")
+        if width < BAR_FROM:
+            return status
+        grid = Table.grid(padding=(0, 2))
+        bar = ProgressBar(total=total, completed=done, width=BAR_WIDTH, complete_style="green")
+        grid.add_row(bar, status)
+        return grid
+
+
+def _has_frontier(line: Text) -> bool:
+    return any(span.style == STYLES["frontier"] for span in line.spans)
+
+
+def _legend() -> Text:
+    legend = Text(no_wrap=True, overflow="ellipsis")
+    for place in COMMITTED:
+        legend.append(f" {place.removesuffix(' now')} ", STYLES[place]).append("  ")
+    for place in MASKED:
+        legend.append(GLYPHS[place], STYLES[place]).append(f" {place}  ", "dim")
+    return legend

@@ -1,0 +1,10 @@
+"""Text that is safe to print: a model may write anything, escape sequences included."""
+
+from __future__ import annotations
+
+CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
+
+
+def printable(text: str) -> str:
+    """The text with control characters spelled out, so that none of them reaches the terminal."""
+    return text.translate(CONTROLS)

@@ -1,0 +1,44 @@
+"""Progress on standard error, for what takes longer than two seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from threading import Timer
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    Progress,
+    SpinnerColumn,
+    TaskProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
+
+PATIENCE = 2.0  # seconds before anything is shown
+
+
+@contextmanager
+def progress(label: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
+    """A function that takes how much is done; without a total the bar only moves."""
+    console = Console(stderr=True)
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        TimeElapsedColumn(),
+    )
+    share = () if total is None else (TaskProgressColumn(),)
+    bar = Progress(*columns, *share, console=console, transient=True, disable=not console.is_terminal)
+    task = bar.add_task(label, total=total)
+    timer = Timer(PATIENCE, bar.start)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield lambda done: bar.update(task, completed=done)
+    finally:
+        timer.cancel()
+        timer.join()
+        if bar.live.is_started:
+            bar.stop()

@@ -1,0 +1,135 @@
+"""One run as every command has it: a model, a rule, and watchers that see each step."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from unmask.cli.live import FRAMES_PER_SECOND, Throttle, showing
+from unmask.cli.options import ModelOptions, OutputOptions
+from unmask.cli.picture import Picture
+from unmask.cli.progress import progress
+
+if TYPE_CHECKING:
+    from unmask.canvas import Canvas
+    from unmask.config import GenerationConfig
+    from unmask.models.trunk import Trunk
+    from unmask.schedule import Plan
+    from unmask.trace import Header
+    from unmask.types import Sampler, Step
+
+Watcher = Callable[["Step"], None]
+
+
+class Decoding(Protocol):
+    """A canvas, its plan and its steps to come."""
+
+    @property
+    def canvas(self) -> Canvas: ...
+
+    @property
+    def plan(self) -> Plan: ...
+
+    @property
+    def steps(self) -> Iterator[Step]: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setup:
+    """What decodes: the model, the sampler and the settings, with the names that the user gave them."""
+
+    model: Trunk
+    model_name: str
+    sampler: Sampler
+    sampler_name: str
+    config: GenerationConfig
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """The text of tokens, special ones included."""
+        return "" if self.model.tokenizer is None else self.model.tokenizer.decode(tokens, skip_special=False)
+
+    def header(self, canvas: Canvas, plan: Plan) -> Header:
+        """The header of this run's trace."""
+        from unmask import __version__
+        from unmask.trace import Header, plain
+
+        rows = canvas.tokens.tolist()
+        return Header(
+            version=__version__,
+            sampler=self.sampler_name,
+            fields=plain(self.sampler),
+            model=self.model_name,
+            seeds=self.config.seeds(len(rows)),
+            start=canvas.start,
+            padding=[0] * len(rows) if canvas.attend is None else (~canvas.attend).sum(-1).tolist(),
+            mask_id=canvas.mask_id,
+            blocks=[[block.columns.start, block.columns.stop, block.budget] for block in plan.blocks],
+            blockwise=plan.blockwise,
+            canvas=rows,
+        )
+
+
+def load_model(options: ModelOptions) -> Trunk:
+    """The model that the options name."""
+    with progress(f"loading {options.model}"):
+        from unmask.models import load
+
+        return load(options.model, device=options.device, dtype=options.dtype)
+
+
+@contextmanager
+def watching(
+    setup: Setup, run: Decoding, output: OutputOptions, *, first: int = 0, bar: bool = True
+) -> Iterator[Iterator[Step]]:
+    """The steps of a run, shown and recorded as the options say while they are taken.
+
+    `first` is the column that a live picture begins with; without one, a bar shows the progress.
+    """
+    watchers: list[Watcher] = []
+    with ExitStack() as stack:
+        if output.trace is not None:
+            from unmask.trace import recording
+
+            header = setup.header(run.canvas, run.plan)
+            watchers.append(
+                stack.enter_context(recording(output.trace, header, text=lambda token: setup.decode([token])))
+            )
+        if output.live and sys.stdout.isatty():
+            watchers.append(stack.enter_context(_live(setup, run, first)))
+        elif bar:
+            watchers.append(stack.enter_context(_bar(run.canvas)))
+        yield _watched(run.steps, watchers)
+
+
+def _watched(steps: Iterator[Step], watchers: Sequence[Watcher]) -> Iterator[Step]:
+    for step in steps:
+        for watch in watchers:
+            watch(step)
+        yield step
+
+
+@contextmanager
+def _live(setup: Setup, run: Decoding, first: int) -> Iterator[Watcher]:
+    from rich.console import Console
+
+    title = f"unmask · {setup.sampler_name} · {setup.model_name}"
+    picture = Picture(run.canvas, run.plan, setup.decode, setup.model.info.eos_ids, title, first)
+    with showing(picture, Console()) as watch:
+        yield watch
+
+
+@contextmanager
+def _bar(canvas: Canvas) -> Iterator[Watcher]:
+    """A bar of committed tokens."""
+    total = int((canvas.tokens == canvas.mask_id).sum())
+    throttle = Throttle(FRAMES_PER_SECOND)
+    with progress("decoding", total) as update:
+
+        def watch(step: Step) -> None:
+            if throttle.due():  # counting waits for the device
+                update(total - int((step.tokens == canvas.mask_id).sum()))
+
+        yield watch

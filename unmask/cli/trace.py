@@ -1,0 +1,76 @@
+"""`unmask trace`: what a trace holds, and its page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from unmask.cli.printable import printable
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from unmask.trace import Trace
+
+File = Annotated[str, typer.Argument(metavar="FILE", help="A trace, as --trace writes it.")]
+Html = Annotated[
+    str | None, typer.Option("--html", metavar="OUT.html", help="Write a page that replays the trace.")
+]
+
+
+def trace(file: File, html: Html = None) -> None:
+    """Sum up a trace; with --html, write a page that shows any of its steps."""
+    from rich.console import Console
+
+    from unmask.trace import read_trace, to_html
+
+    read = read_trace(file)
+    header = read.header
+    typer.secho(f"{header.sampler} on {header.model}, unmask {header.version}", bold=True)
+    typer.secho(", ".join(f"{name}={value}" for name, value in header.fields.items()), dim=True)
+    Console().print(_table(read))
+    for row in range(len(header.canvas)):
+        typer.secho(f"row {row}: ", dim=True, nl=False)
+        typer.echo(printable(_text(read, row)))
+    if html is not None:
+        Path(html).write_text(to_html(read), encoding="utf-8")
+        typer.secho(f"wrote {html}", dim=True, err=True)
+
+
+def _table(read: Trace) -> Table:
+    from rich import box
+    from rich.table import Table
+
+    from unmask.trace import count
+
+    table = Table(box=box.SIMPLE_HEAD)
+    for name in (
+        "row",
+        "steps",
+        "forwards",
+        "by rule",
+        "forced",
+        "leftover",
+        "forced\nsteps",
+        "empty\nsteps",
+    ):
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in range(len(read.header.canvas)):
+        counts = count(read, row)
+        numbers = (counts.steps, counts.forwards, counts.accepted, counts.forced, counts.leftovers)
+        shares = [f"{part / max(1, counts.steps):.0%}" for part in (counts.forced_steps, counts.empty_steps)]
+        table.add_row(str(row), *map(str, numbers), *shares)
+    return table
+
+
+def _text(read: Trace, row: int) -> str:
+    """What a row holds from its first generated column on."""
+    from unmask.trace import replay
+
+    texts, header = read.texts, read.header
+    tokens = replay(read)[row][header.start :]
+    return "".join(
+        "░" if token == header.mask_id else texts.get(str(token), f"<{token}>") for token in tokens
+    )

@@ -1,0 +1,284 @@
+"""Traces: a run as JSON lines. A header with the first canvas, then what every step changed.
+
+Knows steps and nothing of models, samplers or text. A path that ends in .gz is compressed.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from importlib.resources import files
+from math import isfinite
+from pathlib import Path
+from typing import IO, Any, NamedTuple, TypeVar
+
+from torch import Tensor
+
+from unmask.types import Step
+
+FORMAT = 1
+DIGITS = 6  # of confidences and divergences; tokens are exact
+PLACEHOLDER = '"the trace goes here"'
+
+Rows = list[list[int]]  # tokens of a canvas, [B][N]
+Known = TypeVar("Known")
+
+
+class Commit(NamedTuple):
+    """One token written."""
+
+    column: int
+    token: int
+    confidence: float | None  # None: the sampler does not say
+    jsd: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Header:
+    """What was run, and the canvas before its first step."""
+
+    version: str  # of unmask
+    sampler: str
+    fields: Mapping[str, object]  # of the sampler
+    model: str
+    seeds: Sequence[int]  # per row
+    start: int  # the first generated column; the prompt is what stands before it
+    padding: Sequence[int]  # per row, columns that stand before the prompt
+    mask_id: int
+    blocks: Sequence[Sequence[int]]  # the plan: first column, column behind the last, steps at most
+    blockwise: bool
+    canvas: Rows
+    texts: Mapping[str, str] = field(default_factory=dict)  # token id -> text, of the tokens in the canvas
+    format: int = FORMAT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """What one step did; lists run over the rows."""
+
+    step: int
+    block: int
+    commit: list[list[Commit]]
+    forced: list[bool]  # the fallback chose, not the rule
+    eligible: list[int]  # positions that the rule accepted
+    running: list[bool]  # the row took this step
+    fresh: list[bool]  # the row needed a forward
+    forward: bool  # the model ran
+    leftover: bool  # the budget was spent, and what was left got its argmax
+    texts: Mapping[str, str] = field(default_factory=dict)  # token id -> text, of tokens not named before
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """A run read back."""
+
+    header: Header
+    changes: tuple[Change, ...]
+
+    @property
+    def texts(self) -> dict[str, str]:
+        """Token id -> text of every token that the run has named."""
+        named = dict(self.header.texts)
+        for change in self.changes:
+            named |= change.texts
+        return named
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counts:
+    """What a row took, counted from its trace."""
+
+    steps: int
+    forwards: int
+    accepted: int  # tokens committed by the rule
+    forced: int  # tokens committed by the fallback
+    forced_steps: int
+    empty_steps: int  # nothing was eligible
+    leftovers: int
+
+
+@contextmanager
+def recording(
+    path: str | Path, header: Header, *, text: Callable[[int], str] | None = None
+) -> Iterator[Callable[[Step], None]]:
+    """A function that appends a step to a new trace; `text` names tokens, for readers without a tokenizer."""
+    named: set[int] = set()
+
+    def texts(tokens: set[int]) -> dict[str, str]:
+        new = sorted(tokens - named) if text is not None else []
+        named.update(new)
+        return {str(token): text(token) for token in new} if text is not None else {}
+
+    with _open(path, "wb") as file:
+
+        def write(content: object) -> None:
+            file.write(json.dumps(content, allow_nan=False, separators=(",", ":")).encode() + b"\n")
+            file.flush()  # a killed run leaves all that it did
+
+        given = {token for row in header.canvas for token in row}
+        write(asdict(header) | {"texts": texts(given)})
+
+        def record(step: Step) -> None:
+            seen = change(step)
+            tokens = {commit.token for row in seen.commit for commit in row}
+            write(asdict(seen) | {"texts": texts(tokens)})
+
+        yield record
+
+
+def change(step: Step) -> Change:
+    """What a step did, in plain numbers."""
+    decision = step.decision
+    rows: list[list[Commit]] = [[] for _ in range(len(step.tokens))]
+    row_of, offset = decision.commit.nonzero(as_tuple=True)
+    written = step.drawn[row_of, offset].tolist()
+    confidences = _signal(decision.signals.get("confidence"), row_of, offset)
+    divergences = _signal(decision.signals.get("jsd"), row_of, offset)
+    columns = (offset + step.window.start).tolist()
+    for row, *commit in zip(row_of.tolist(), columns, written, confidences, divergences, strict=True):
+        rows[row].append(Commit(*commit))
+    return Change(
+        step=step.index,
+        block=step.block,
+        commit=rows,
+        forced=(decision.forced & step.running).tolist(),
+        eligible=decision.eligible.sum(-1).tolist(),
+        running=step.running.tolist(),
+        fresh=step.fresh.tolist(),
+        forward=step.forward,
+        leftover=step.leftover,
+    )
+
+
+def _signal(values: Tensor | None, rows: Tensor, offsets: Tensor) -> list[float | None]:
+    """A signal at some positions; None where there is no number."""
+    if values is None:
+        return [None] * len(rows)
+    numbers: list[float] = values[rows, offsets].float().tolist()
+    return [round(number, DIGITS) if isfinite(number) else None for number in numbers]
+
+
+def plain(value: object) -> Any:
+    """A sampler, or a value of one of its fields, as JSON has it; infinity is the text "inf"."""
+    if is_dataclass(value):
+        return {item.name: plain(getattr(value, item.name)) for item in fields(value)}
+    if isinstance(value, tuple):
+        return [plain(item) for item in value]
+    return str(value) if isinstance(value, float) and not isfinite(value) else value
+
+
+def read_trace(path: str | Path) -> Trace:
+    """The trace in a file; a last line that its writer did not finish is left out."""
+    contents = _contents(Path(path))
+    if not contents:
+        raise ValueError(f"{path} holds no trace; it has no complete line")
+    header = _built(Header, contents[0], f"{path}, line 1")
+    if header.format != FORMAT:
+        raise ValueError(f"{path} is a trace of format {header.format}; this version reads format {FORMAT}")
+    rest = enumerate(contents[1:], start=2)
+    return Trace(
+        header, tuple(_change(content, header, f"{path}, line {number}") for number, content in rest)
+    )
+
+
+def replay(trace: Trace, changes: int | None = None) -> Rows:
+    """The canvas after so many changes, all of them if it is None."""
+    last = list(frames(Trace(trace.header, trace.changes[:changes])))
+    return last[-1] if last else [list(row) for row in trace.header.canvas]
+
+
+def frames(trace: Trace) -> Iterator[Rows]:
+    """The canvas after every change, in order."""
+    canvas = [list(row) for row in trace.header.canvas]
+    for step in trace.changes:
+        for row, commits in enumerate(step.commit):
+            for commit in commits:
+                canvas[row][commit.column] = commit.token
+        yield [list(row) for row in canvas]
+
+
+def count(trace: Trace, row: int) -> Counts:
+    """What a row took: the same numbers as in its Result."""
+    taken = [step for step in trace.changes if step.running[row] and not step.leftover]
+    rest = [step for step in trace.changes if step.leftover]
+    return Counts(
+        steps=len(taken),
+        forwards=sum(step.fresh[row] for step in trace.changes),
+        accepted=sum(len(step.commit[row]) for step in taken if not step.forced[row]),
+        forced=sum(len(step.commit[row]) for step in taken if step.forced[row]),
+        forced_steps=sum(step.forced[row] for step in taken),
+        empty_steps=sum(not step.eligible[row] for step in taken),
+        leftovers=sum(len(step.commit[row]) for step in rest),
+    )
+
+
+def to_html(trace: Trace) -> str:
+    """One self-contained page that shows any step of the trace."""
+    content = {
+        "header": asdict(trace.header),
+        "texts": trace.texts,
+        "changes": [{**asdict(step), "texts": {}} for step in trace.changes],
+    }
+    # a token may spell </script>
+    data = json.dumps(content, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
+    return (files("unmask") / "trace.html").read_text(encoding="utf-8").replace(PLACEHOLDER, data)
+
+
+def _open(path: str | Path, mode: str) -> IO[bytes]:
+    opener: Callable[..., IO[bytes]] = gzip.open if str(path).endswith(".gz") else open  # type: ignore[assignment]
+    return opener(path, mode)
+
+
+def _contents(path: Path) -> list[Any]:
+    """What the lines of a file hold, without a last one that breaks off."""
+    contents: list[Any] = []
+    lines = _lines(path)
+    for number, line in enumerate(lines, start=1):
+        try:
+            contents.append(json.loads(line))
+        except ValueError:
+            if number == len(lines) and not line.endswith(b"\n"):  # its writer was killed
+                break
+            raise ValueError(f"{path}, line {number} is not valid JSON; is it a trace of unmask?") from None
+    return contents
+
+
+def _lines(path: Path) -> list[bytes]:
+    lines: list[bytes] = []
+    with _open(path, "rb") as file:
+        try:
+            for line in file:
+                lines.append(line)
+        except EOFError:  # a killed process leaves a compressed file without its end
+            pass
+        except (gzip.BadGzipFile, zlib.error) as error:
+            raise ValueError(f"{path} is not a valid gzip file ({error})") from None
+    return lines
+
+
+def _built(kind: type[Known], content: Any, where: str) -> Known:
+    """A Header or a Change from its fields."""
+    try:
+        return kind(**content)
+    except TypeError as error:
+        raise ValueError(f"{where} is no line of a trace: {error}") from None
+
+
+def _change(content: Any, header: Header, where: str) -> Change:
+    """A Change that fits the canvas of its header."""
+    read = _built(Change, content, where)
+    try:
+        read.commit[:] = [[Commit(*commit) for commit in row] for row in read.commit]
+        columns = [commit.column for row in read.commit for commit in row]
+        lists = (read.commit, read.forced, read.eligible, read.running, read.fresh)
+        fits = all(len(each) == len(header.canvas) for each in lists)
+        fits = fits and all(0 <= column < len(header.canvas[0]) for column in columns)
+    except TypeError as error:
+        raise ValueError(f"{where} is no line of a trace: {error}") from None
+    if not fits:
+        raise ValueError(f"{where} does not fit the canvas of the header")
+    return read
