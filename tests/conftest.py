@@ -14,6 +14,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    folder = config.getoption("--goldens")
+    if not Path(folder).is_dir():
+        raise pytest.UsageError(f"--goldens must name a folder of golden data, but there is none at {folder}")
+
+
 @pytest.fixture(autouse=True, scope="session")
 def one_thread_per_worker() -> None:
     """The tensors of the tests are tiny: a second thread only waits."""

@@ -205,7 +205,7 @@ def test_a_vocabulary_of_one_token_is_refused():
 
 @pytest.mark.parametrize("scale", [-0.5, NAN, INF])
 def test_a_guidance_scale_outside_its_range_is_refused(scale):
-    with pytest.raises(ValueError, match=f"scale must be >= 0 and finite, got {scale}"):
+    with pytest.raises(ValueError, match=f"guidance must be >= 0 and finite, got {scale}"):
         Guided.on(Toy(), blank([[2]], 4, mask_id=0, pad_id=0), scale)
 
 

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
+
+from tests.checkpoints import write_checkpoint
 
 BLOCK = """
 import sys
@@ -23,13 +28,31 @@ canvas = unmask.blank([[7, 42, 99], [5]], 16, mask_id=model.info.mask_id, pad_id
 result = unmask.decode(model, canvas, unmask.LESS(), unmask.plan(canvas.start, 16, steps=16))
 assert not (result.generated == model.info.mask_id).any()
 """
+TEXT = """
+import unmask
+model = unmask.load({folder!r}, device="cpu")
+[answer] = unmask.generate(model, ["the cat"], config=unmask.GenerationConfig(max_new_tokens=16))
+assert answer.finish in ("length", "eos") and isinstance(answer.text, str), answer
+"""
+COMMAND = """
+import runpy
+sys.argv = ["unmask", "generate", "-m", {folder!r}, "the cat", "--json", "-n", "16", "--device", "cpu"]
+runpy.run_module("unmask", run_name="__main__", alter_sys=True)
+"""
 GOLDENS = Path(__file__).parent / "goldens"
 
 
-def run(code: str, *blocked: str) -> None:
+def run(code: str, *blocked: str) -> str:
+    """What a program prints that must succeed without these packages."""
     program = BLOCK.format(blocked=set(blocked)) + code
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> str:
+    return str(write_checkpoint(tmp_path / "dream", "dream_tiny"))
 
 
 def test_the_core_imports_with_torch_alone() -> None:
@@ -47,3 +70,13 @@ def test_the_core_imports_with_torch_alone() -> None:
 
 def test_a_checkpoint_loads_and_decodes_without_transformers() -> None:
     run(TOKENS.format(folder=str(GOLDENS / "dream_tiny")), "transformers", "tokenizers", "huggingface_hub")
+
+
+def test_text_goes_in_and_comes_out_without_transformers(folder: str) -> None:
+    run(TEXT.format(folder=folder), "transformers")
+
+
+def test_the_command_line_generates_without_transformers(folder: str) -> None:
+    answer = json.loads(run(COMMAND.format(folder=folder), "transformers"))
+    assert (answer["prompt"], answer["model"]) == ("the cat", folder)
+    assert 1 <= answer["steps"] <= 16

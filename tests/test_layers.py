@@ -1,4 +1,4 @@
-"""Who may import whom, read from the source with `ast` (DESIGN.md, section 2.2)."""
+"""Who may import whom, read from the source with `ast` (docs/design.md)."""
 
 from __future__ import annotations
 

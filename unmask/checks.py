@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from numbers import Integral
+from numbers import Integral, Real
 
 
 def within(name: str, value: float, low: float, high: float) -> None:
-    if not low <= value <= high:
-        raise ValueError(f"{name} must be in [{low}, {high}], got {value}")
+    if not _is_number(value) or not low <= value <= high:
+        raise ValueError(f"{name} must be in [{low}, {high}], got {value!r}")
 
 
 def probability(name: str, value: float) -> None:
@@ -16,13 +16,18 @@ def probability(name: str, value: float) -> None:
 
 
 def at_least(name: str, value: float, low: float) -> None:
-    if not value >= low:
-        raise ValueError(f"{name} must be >= {low}, got {value}")
+    if not _is_number(value) or not value >= low:
+        raise ValueError(f"{name} must be >= {low}, got {value!r}")
 
 
 def whole(name: str, value: object, low: int) -> None:
     if isinstance(value, bool) or not isinstance(value, Integral) or value < low:
         raise ValueError(f"{name} must be a whole number >= {low}, got {value!r}")
+
+
+def finite(name: str, value: float) -> None:
+    if not _is_number(value) or not 0 <= value < float("inf"):
+        raise ValueError(f"{name} must be >= 0 and finite, got {value!r}")
 
 
 def one_of(name: str, value: str, allowed: Sequence[str]) -> None:
@@ -34,3 +39,7 @@ def token_ids(name: str, ids: Sequence[int], vocabulary: int) -> None:
     for token in ids:
         if not 0 <= token < vocabulary:
             raise ValueError(f"{name} must be token ids from 0 to {vocabulary - 1}, got {token}")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import isfinite
 from typing import Literal, get_args
 
 from unmask.cache import BlockCache, Recompute
-from unmask.checks import one_of, whole
+from unmask.checks import finite, one_of, whole
 from unmask.draw import Selection
 from unmask.loop import Options
 from unmask.samplers.base import Base
@@ -46,12 +45,8 @@ class GenerationConfig:
         self._check_lengths()
         self._check_seed()
         self._check_stop()
-        for name in ("temperature", "top_p", "guidance"):
-            _number(name, getattr(self, name))
-        whole("top_k", self.top_k, 0)
         self.selection  # noqa: B018 checks temperature, top_p and top_k
-        if not 0 <= self.guidance < float("inf"):
-            raise ValueError(f"guidance must be >= 0 and finite, got {self.guidance}")
+        finite("guidance", self.guidance)
         one_of("end_tokens", self.end_tokens, get_args(EndTokens))
         if self.cache is not None:
             one_of("cache", self.cache, get_args(CacheName))
@@ -128,7 +123,10 @@ class GenerationConfig:
         )
 
     def fit(self, sampler: Sampler, info: ModelInfo) -> Sampler:
-        """The sampler, told about the end tokens if they are to be demoted."""
+        """The sampler, told what a family's own Base must know of these settings."""
+        if isinstance(sampler, Base) and sampler.selection == Selection() and info.schedule == "dream":
+            # Dream's sampler ranks positions by what temperature, top-p and top-k leave
+            sampler = replace(sampler, temperature=self.temperature, top_p=self.top_p, top_k=self.top_k)
         if self.end_tokens != "demote":
             return sampler
         if not isinstance(sampler, Base) or sampler.order != "confidence":
@@ -148,8 +146,3 @@ class GenerationConfig:
                 "block; use cache='prefix' or cache=None"
             )
         return BlockCache(RECOMPUTE[self.cache], refresh_every=self.refresh_every)
-
-
-def _number(name: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not isfinite(value):
-        raise ValueError(f"{name} must be a finite number, got {value!r}")

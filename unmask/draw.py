@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from unmask.checks import whole
+from unmask.checks import finite, probability, whole
 from unmask.rows import by_rows
 from unmask.types import Prediction
 
@@ -24,9 +24,9 @@ class Selection:
     top_k: int = 0  # keep this many tokens; 0: all
 
     def __post_init__(self) -> None:
-        if not 0 <= self.temperature < float("inf"):
-            raise ValueError(f"temperature must be >= 0 and finite, got {self.temperature}")
-        if not 0 < self.top_p <= 1:
+        finite("temperature", self.temperature)
+        probability("top_p", self.top_p)
+        if self.top_p == 0:
             raise ValueError(f"top_p must be in (0, 1], got {self.top_p}")
         whole("top_k", self.top_k, 0)
 

@@ -95,6 +95,7 @@ def generate(
 
     `batch_size` rows are decoded at a time, all of them if it is None; the answers do not depend on it.
     """
+    check_settings(sampler, config)
     encoded = encode_prompts(model, prompts, config.max_new_tokens)
     seeds = config.seeds(len(encoded))
     size = len(encoded) if batch_size is None else batch_size
@@ -110,6 +111,7 @@ def generate(
 
 def prepare(model: TextModel, prompts: Sequence[Prompt], sampler: Sampler, config: GenerationConfig) -> Batch:
     """One batch, for callers that look at every step; nothing runs before its steps are drained."""
+    check_settings(sampler, config)
     info, length = model.info, config.max_new_tokens
     encoded = encode_prompts(model, prompts, length)
     canvas = blank(encoded, length, mask_id=info.mask_id, pad_id=info.pad_id, device=device_of(model))
@@ -123,6 +125,14 @@ def prepare(model: TextModel, prompts: Sequence[Prompt], sampler: Sampler, confi
     done = StopWatch(ending, canvas.start, len(encoded)) if config.stop else None
     steps = run(guided(model, canvas, config), canvas, sampler, blocks, config, done)
     return Batch(canvas, blocks, steps, ending, tuple(map(len, encoded)), config.stop_at_eos)
+
+
+def check_settings(sampler: object, config: object) -> None:
+    """Refuse what only looks like a sampler or a config."""
+    if isinstance(sampler, type) or not hasattr(sampler, "decide"):
+        raise ValueError(f"sampler must be a sampler such as LESS() or make_sampler('less'), got {sampler!r}")
+    if not isinstance(config, GenerationConfig):
+        raise ValueError(f"config must be a GenerationConfig, got {config!r}")
 
 
 def guided(model: MaskedLM, canvas: Canvas, config: GenerationConfig) -> MaskedLM:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from unmask.canvas import Canvas
+from unmask.checks import finite
 from unmask.types import Cache, MaskedLM, ModelInfo
 
 
@@ -22,8 +23,7 @@ class Guided:
     @staticmethod
     def on(model: MaskedLM, canvas: Canvas, scale: float) -> Guided:
         """Guidance towards everything that `canvas` holds now."""
-        if not 0 <= scale < float("inf"):
-            raise ValueError(f"guidance scale must be >= 0 and finite, got {scale}")
+        finite("guidance", scale)
         return Guided(model, scale, canvas.tokens != canvas.mask_id)
 
     @property
@@ -34,7 +34,7 @@ class Guided:
         blind = tokens.masked_fill(self.given, self.info.mask_id)
         both = None if attend is None else torch.cat([attend, attend])
         seeing, unseeing = self.model(torch.cat([tokens, blind]), both, window, cache).float().chunk(2)
-        guided = unseeing + (self.scale + 1) * (seeing - unseeing)
         # where a side rules a token out there is no difference to follow
         ruled_out = (seeing == -torch.inf) | (unseeing == -torch.inf)
-        return torch.where(ruled_out, seeing, guided)
+        difference = (seeing - unseeing).masked_fill_(ruled_out, 0)
+        return difference.mul_(self.scale).add_(seeing)

@@ -13,7 +13,7 @@ from torch import Tensor
 from unmask.canvas import Canvas
 from unmask.config import GenerationConfig
 from unmask.gaps import Gap, read_gaps
-from unmask.generate import DEFAULT_CONFIG, DEFAULT_SAMPLER, Cost, costs, guided, run
+from unmask.generate import DEFAULT_CONFIG, DEFAULT_SAMPLER, Cost, check_settings, costs, guided, run
 from unmask.prompts import TextModel, check_ids, device_of, tokenizer_of
 from unmask.result import collect
 from unmask.schedule import Block, Plan
@@ -68,6 +68,7 @@ def prepare_infill(
     model: TextModel, text: str | Sequence[str | Gap], sampler: Sampler, config: GenerationConfig
 ) -> Filling:
     """One text with gaps, for callers that look at every step; nothing runs before its steps are drained."""
+    check_settings(sampler, config)
     _check_config(config)
     sheet = lay_out(model, read_gaps(text))
     settings = replace(config, stop_at_eos=False)  # an end token ends its gap, not the text

@@ -68,53 +68,38 @@ def denoise(
     index = 0
     for number, block in enumerate(plan.blocks):
         window = run.enter(block)
-        view = run.look(canvas, window, block)
-        started, fresh = view.active.sum(-1), view.running
-        alive, everyone, forward = _read(view.running.any(), view.running.all(), fresh.any())
+        view = run.look(canvas, window, block, step=index)
+        started = view.active.sum(-1)
         for step in range(block.budget):
-            if not alive:
+            if not view.alive:
                 break
             index += 1
-            now = run.predict(canvas, window, again=forward)
+            now = run.predict(canvas, window, again=view.forward)
             obs = run.observe(now, view, block, step, started)
             decision = sampler.decide(obs)
             written = obs.drawn if decision.tokens is None else decision.tokens
             decision = replace(decision, commit=decision.commit & view.masked & view.running[:, None])
             canvas = canvas.commit(window, decision.commit, written)
             taken = Step(
-                index, number, window, canvas.tokens, written, decision, view.running, fresh, forward
-            )
-            run.remember(now, decision.carry, None if everyone else view.running)
-            broken = _broken(now, view.running)
-            del now, obs  # or their logits would outlive the next forward
-            view = run.look(canvas, window, block)
-            fresh = view.running & (decision.commit.any(-1) | run.always_fresh)
-            # the one host read of a step
-            alive, everyone, forward, bad = _read(
-                view.running.any(), view.running.all(), fresh.any(), broken.any()
-            )
-            if bad:
-                raise ValueError(_broken_logits(broken, index))
-            yield taken
-        if alive and options.fill_leftovers:  # the budget is spent: nothing may stay masked
-            now = run.predict(canvas, window, again=forward)
-            broken = _broken(now, view.running)
-            if bool(broken.any()):
-                raise ValueError(_broken_logits(broken, index))
-            decision = Decision(view.active, torch.zeros_like(view.active), torch.zeros_like(view.running))
-            canvas = canvas.commit(window, view.active, now.top1)
-            yield Step(
                 index,
                 number,
                 window,
                 canvas.tokens,
-                now.top1,
+                written,
                 decision,
                 view.running,
-                fresh,
-                forward,
-                leftover=True,
+                view.fresh,
+                view.forward,
             )
+            run.remember(now, decision.carry, None if view.everyone else view.running)
+            broken = _broken(now, view)
+            del now, obs  # or their logits would outlive the next forward
+            view = run.look(canvas, window, block, step=index, changed=decision.commit.any(-1), broken=broken)
+            yield taken
+        if view.alive and options.fill_leftovers:  # the budget is spent: nothing may stay masked
+            last = run.fill(canvas, window, view, block=number, index=index)
+            canvas = replace(canvas, tokens=last.tokens)
+            yield last
 
 
 class _View(NamedTuple):
@@ -123,6 +108,10 @@ class _View(NamedTuple):
     masked: Tensor  # [B, W] bool, in rows whose text has not ended
     active: Tensor  # [B, W] bool, of those the ones inside the block
     running: Tensor  # [B] bool, rows with anything active
+    fresh: Tensor  # [B] bool, of those the ones that changed since their last forward
+    alive: bool  # any row runs
+    everyone: bool  # all rows run
+    forward: bool  # any row needs a forward
 
 
 @dataclass(slots=True)
@@ -187,7 +176,20 @@ class _Run:
         self.past, self.seen, self.carry = (), None, None
         return block.columns
 
-    def look(self, canvas: Canvas, window: slice, block: Block) -> _View:
+    def look(
+        self,
+        canvas: Canvas,
+        window: slice,
+        block: Block,
+        *,
+        step: int,
+        changed: Tensor | None = None,
+        broken: Tensor | None = None,
+    ) -> _View:
+        """What is left after `step`, which `changed` some rows [B]; None: everything is new.
+
+        This is the one host read of a step, so it also says which rows [B] had `broken` logits in it.
+        """
         masked = canvas.masked(window)
         if self.options.stop_at_eos and self.model.info.eos_ids:
             masked = masked & ~canvas.finished(self.model.info.eos_ids)[:, None]
@@ -195,7 +197,34 @@ class _Run:
             masked = masked & ~self.done(canvas.tokens)[:, None]
         column = torch.arange(window.start, window.stop, device=masked.device)
         active = masked & (column >= block.columns.start) & (column < block.columns.stop)
-        return _View(masked, active, active.any(-1))
+        running = active.any(-1)
+        fresh = running if changed is None or self.always_fresh else running & changed
+        bad = torch.zeros_like(running) if broken is None else broken
+        alive, everyone, forward, failed = _read(running.any(), running.all(), fresh.any(), bad.any())
+        if failed:
+            raise ValueError(_broken_logits(bad, step))
+        return _View(masked, active, running, fresh, alive, everyone, forward)
+
+    def fill(self, canvas: Canvas, window: slice, view: _View, *, block: int, index: int) -> Step:
+        """What outlived the budget gets the argmax of the canvas as it is."""
+        now = self.predict(canvas, window, again=view.forward)
+        broken = _broken(now, view)
+        if _read(broken.any())[0]:
+            raise ValueError(_broken_logits(broken, index))
+        tokens = canvas.commit(window, view.active, now.top1).tokens
+        decision = Decision(view.active, torch.zeros_like(view.active), torch.zeros_like(view.running))
+        return Step(
+            index,
+            block,
+            window,
+            tokens,
+            now.top1,
+            decision,
+            view.running,
+            view.fresh,
+            view.forward,
+            leftover=True,
+        )
 
     def predict(self, canvas: Canvas, window: slice, *, again: bool) -> Prediction:
         """The last prediction, or a new one after a forward pass."""
@@ -264,9 +293,9 @@ def _read(*flags: Tensor) -> list[bool]:
     return read
 
 
-def _broken(now: Prediction, running: Tensor) -> Tensor:
+def _broken(now: Prediction, view: _View) -> Tensor:
     """Running rows with a NaN or +inf logit, or nothing but -inf, [B] bool."""
-    return running & ~now.lse.isfinite().all(-1)
+    return view.running & ~now.lse.isfinite().all(-1)
 
 
 def _broken_logits(broken: Tensor, step: int) -> str:

@@ -63,7 +63,12 @@ def test_compare_speaks_json(lines, dream, dream_model):
 
 @pytest.mark.parametrize(
     ("names", "words"),
-    [("base,les", "did you mean 'less'"), (",", "names none"), ("klass", "whole generation")],
+    [
+        ("base,les", "did you mean 'less'"),
+        (",", "names none"),
+        ("base,less, base", "names 'base' twice"),
+        ("klass", "whole generation"),
+    ],
 )
 def test_compare_refuses_samplers_before_it_runs_any(call, llada, names, words):
     result = call("compare", "-m", llada, "hello", "--samplers", names, "--cache", "dual")
@@ -86,6 +91,13 @@ def test_a_chat_remembers_until_it_is_reset(call, llada, llada_model):
     assert result.exit_code == 0
     assert result.stdout == "".join(f"{text}\n" for text in (first, second, first))
     assert first != second
+
+
+def test_a_chat_says_once_that_there_is_no_terminal_to_live_in(call, llada):
+    plain = call("chat", "-m", llada, "-n", 8, text="hello\nagain\n")
+    live = call("chat", "-m", llada, "-n", 8, "--live", text="hello\nagain\n")
+    assert live.stdout == plain.stdout
+    assert live.stderr.count("--live is ignored") == 1
 
 
 def test_a_chat_ends_with_its_input_and_refuses_what_does_not_fit(call, llada):

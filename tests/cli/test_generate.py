@@ -138,6 +138,9 @@ def test_live_without_a_terminal_is_plain(call, dream):
     plain = call("generate", "-m", dream, "hello", *SHORT)
     live = call("generate", "-m", dream, "hello", *SHORT, "--live")
     assert live.stdout == plain.stdout
+    first, *more = live.stderr.splitlines()
+    assert first == "--live is ignored: standard output is no terminal"
+    assert len(more) == len(plain.stderr.splitlines()) == 1
 
 
 @pytest.mark.parametrize(
@@ -149,7 +152,7 @@ def test_live_without_a_terminal_is_plain(call, dream):
         (("a", "b", "--stream"), "leave out"),
         (("a", "--raw", "--system", "x"), "--raw asks for none"),
         (("a", "--block-length", "some"), "auto or none"),
-        (("a", "--cache", "all"), "cache must be one of"),
+        (("a", "--cache", "all"), "cache must be one of none, prefix, dual; got 'all'"),
         (("a", "--end-tokens", "drop"), "end_tokens must be one of"),
         (("a", "--set", "max_jsd"), "FIELD=VALUE"),
         (("a", "--set", "max_jsd=low"), "max_jsd must be a number, got 'low'"),

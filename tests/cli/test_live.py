@@ -9,6 +9,8 @@ import select
 import signal
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
 from time import monotonic
@@ -108,6 +110,14 @@ def test_frames_are_throttled(monkeypatch):
     assert 20 <= sum(throttle.due() for _ in range(200)) <= 24
 
 
+# a parent under nohup or CI may ignore SIGINT, and a child inherits that; preexec_fn and threads do not mix
+START = """
+import runpy, signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
+runpy.run_module("unmask", run_name="__main__", alter_sys=True)
+"""
+
+
 class Terminal:
     """A process under a pseudo-terminal."""
 
@@ -115,7 +125,7 @@ class Terminal:
         self.master, slave = pty.openpty()
         environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": str(columns), "LINES": str(rows)}
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "unmask", *map(str, arguments)],
+            [sys.executable, "-c", START, *map(str, arguments)],
             stdin=slave, stdout=slave, stderr=slave, cwd=ROOT, env=environment, start_new_session=True,
         )  # fmt: skip
         os.close(slave)
@@ -129,11 +139,23 @@ class Terminal:
                 break
         assert self.plain.count(text) >= count, self.plain[-2000:]
 
-    def finish(self) -> int:
+    def finish(self, *, seconds: float = 60) -> int:
+        """Exit code of the process, which must end in time."""
+        deadline = monotonic() + seconds
         while self._read():
-            pass
-        os.close(self.master)
-        return self.process.wait(timeout=60)
+            if monotonic() > deadline:
+                self.close()
+                pytest.fail(f"the process did not end; got {self.plain[-2000:]!r}")
+        return self.process.wait(timeout=max(1.0, deadline - monotonic()))
+
+    def close(self) -> None:
+        """End the process, whatever it does, and give the terminal back; may be called twice."""
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        if self.master >= 0:
+            os.close(self.master)
+            self.master = -1
 
     def type(self, text: str) -> None:
         os.write(self.master, text.encode())
@@ -155,11 +177,18 @@ class Terminal:
         return bool(data)
 
 
-def test_a_real_conversation_under_a_pseudo_terminal(llada, llada_model):
+@pytest.fixture
+def open_terminal() -> Iterator[Callable[..., Terminal]]:
+    """Starts `unmask` under a pseudo-terminal; what still runs at the end is killed."""
+    with ExitStack() as stack:
+        yield lambda *arguments: stack.enter_context(closing(Terminal(*arguments)))
+
+
+def test_a_real_conversation_under_a_pseudo_terminal(open_terminal, llada, llada_model):
     from unmask import generate
     from unmask.cli.printable import printable
 
-    terminal = Terminal("chat", "-m", llada, "-n", 32, "--live")
+    terminal = open_terminal("chat", "-m", llada, "-n", 32, "--live")
     terminal.wait_for("> ")
     terminal.type("hello\n")
     terminal.wait_for("finish:")
@@ -179,13 +208,21 @@ def test_a_real_conversation_under_a_pseudo_terminal(llada, llada_model):
     assert f"{answer.steps} steps · {answer.forwards} forwards" in terminal.plain
 
 
-def test_a_live_run_can_be_interrupted(dream):
-    terminal = Terminal("generate", "-m", dream, "hello", "-n", 6000, "-s", "base", "--live")
+def test_a_live_run_can_be_interrupted(open_terminal, dream):
+    terminal = open_terminal("generate", "-m", dream, "hello", "-n", 6000, "-s", "base", "--live")
     terminal.wait_for("/6000 tokens")
     os.killpg(terminal.process.pid, signal.SIGINT)
     assert terminal.finish() == 130
     assert "Traceback" not in terminal.plain
     assert "\x1b[?25h" in terminal.output
+
+
+def test_a_terminal_that_does_not_end_in_time_is_killed(open_terminal, dream):
+    terminal = open_terminal("generate", "-m", dream, "hello", "-n", 6000, "-s", "base", "--live")
+    terminal.wait_for("/6000 tokens")
+    with pytest.raises(pytest.fail.Exception, match="did not end"):
+        terminal.finish(seconds=0)
+    assert terminal.process.returncode == -signal.SIGKILL
 
 
 def test_progress_shows_nothing_before_its_patience_ends(monkeypatch, capsys):

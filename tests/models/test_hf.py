@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
+from tokenizers import Tokenizer as Backend
+from tokenizers import decoders, models, pre_tokenizers
 
+import unmask
 from unmask.cache import BlockCache
 from unmask.models.hf import HuggingFaceLM, load_hf
 
 from .goldens import TOLERANCE, left_pad
 
 transformers = pytest.importorskip("transformers")
+# older transformers import a part of torch that newer torch calls deprecated
+pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
 SIZES = {
     "vocab_size": 96,
     "hidden_size": 32,
@@ -68,11 +75,56 @@ def test_a_cache_is_refused(wrapped: HuggingFaceLM) -> None:
         wrapped(torch.zeros(1, 4, dtype=torch.int64), None, slice(0, 4), BlockCache())
 
 
+def write_bert(folder: Path, **settings: str) -> Path:
+    """A folder with a tiny BERT and a WordPiece tokenizer that names each of its ids."""
+    torch.manual_seed(0)
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "sat", "##s"]
+    words += [f"word{index}" for index in range(SIZES["vocab_size"] - len(words))]
+    backend = Backend(models.WordPiece({word: i for i, word in enumerate(words)}, unk_token="[UNK]"))
+    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    backend.decoder = decoders.WordPiece(cleanup=False)
+    special = dict(
+        zip(("pad_token", "unk_token", "cls_token", "sep_token", "mask_token"), words, strict=False)
+    )
+    made = transformers.PreTrainedTokenizerFast(tokenizer_object=backend, **special, **settings)
+    made.save_pretrained(folder)
+    bert().save_pretrained(folder)
+    return folder
+
+
 def test_a_saved_model_loads_with_the_ids_of_its_tokenizer(tmp_path) -> None:
-    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b"]
-    (tmp_path / "vocab.txt").write_text("\n".join(words))
-    transformers.BertTokenizer(str(tmp_path / "vocab.txt")).save_pretrained(tmp_path)
-    bert().save_pretrained(tmp_path)
-    model = load_hf(tmp_path, device="cpu", dtype=torch.bfloat16)
+    model = load_hf(write_bert(tmp_path), device="cpu", dtype=torch.bfloat16)
     assert (model.info.mask_id, model.info.eos_ids, model.info.pad_id) == (4, (3,), 0)
     assert model(torch.arange(5)[None], None, slice(2, 4), None).dtype == torch.bfloat16
+
+
+def test_its_tokenizer_reads_and_writes_text(tmp_path) -> None:
+    tokenizer = load_hf(write_bert(tmp_path), device="cpu").tokenizer
+    assert (tokenizer.special.bos, tokenizer.special.pad) == (2, 0)
+    assert tokenizer.encode("[CLS] the cats") == [2, 5, 6, 8]
+    assert tokenizer.decode([2, 5, 6, 8]) == "the cats"
+    assert tokenizer.decode([2, 5], skip_special=False) == "[CLS] the"
+
+
+def test_text_goes_in_and_comes_out(tmp_path) -> None:
+    model = load_hf(write_bert(tmp_path), device="cpu")
+    config = unmask.GenerationConfig(max_new_tokens=12, end_tokens="suppress")
+    answers = unmask.generate(model, ["the cat [..]", "the"], config=config)
+    assert answers[0] == unmask.generate(model, ["the cat [..]"], config=config)[0]
+    for answer in answers:
+        assert answer.text == model.tokenizer.decode(answer.token_ids)
+        assert len(answer.token_ids) == 12
+    chunks = list(unmask.stream(model, "the cat [..]", config=config))
+    assert "".join(chunk.text for chunk in chunks) == answers[0].text
+    filled = unmask.infill(model, "the [[gap 3]] sat")
+    assert filled.text.startswith("the")
+
+
+def test_a_chat_needs_a_template(tmp_path) -> None:
+    chat = [{"role": "user", "content": "the cat"}]
+    plain = load_hf(write_bert(tmp_path / "plain"), device="cpu")
+    with pytest.raises(ValueError, match="plain has no chat template; pass a plain prompt"):
+        unmask.generate(plain, [chat])
+    template = "{{ cls_token }}{% for message in messages %}{{ message.content }}{{ sep_token }}{% endfor %}"
+    written = write_bert(tmp_path / "chat", chat_template=template)
+    assert load_hf(written, device="cpu").tokenizer.chat(chat) == [2, 5, 6, 3]

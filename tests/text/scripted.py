@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from tests.text.conftest import LLADA_SPECIAL, build_tokenizer
+from tests.checkpoints import LLADA_SPECIAL
+from tests.text.conftest import build_tokenizer
 from unmask.models.tokens import Tokenizer
 from unmask.types import Cache, ModelInfo
 

@@ -23,8 +23,8 @@ INFO = ModelInfo(vocab_size=512, mask_id=509, eos_ids=(500, 503), block_length=6
         ("block_length", 0, "block_length must be a whole number >= 1, got 0"),
         ("block_length", "half", "block_length must be one of auto; got 'half'"),
         ("temperature", -1.0, "temperature must be >= 0 and finite, got -1.0"),
-        ("temperature", float("nan"), "temperature must be a finite number, got nan"),
-        ("temperature", "hot", "temperature must be a finite number, got 'hot'"),
+        ("temperature", float("nan"), "temperature must be >= 0 and finite, got nan"),
+        ("temperature", "hot", "temperature must be >= 0 and finite, got 'hot'"),
         ("top_p", 0.0, r"top_p must be in \(0, 1\], got 0.0"),
         ("top_k", -1, "top_k must be a whole number >= 0, got -1"),
         ("seed", -1, "seed must be a whole number >= 0, got -1"),
@@ -86,3 +86,12 @@ def test_a_cache_of_one_block_is_refused_for_a_sampler_that_looks_further() -> N
     with pytest.raises(ValueError, match="KLASS looks at the whole generation, but cache='dual'"):
         config.new_cache(KLASS(), blocks=2)
     assert config.new_cache(KLASS(), blocks=1) is not None
+
+
+def test_dreams_own_base_ranks_by_what_the_filters_leave() -> None:
+    config = GenerationConfig(temperature=0.2, top_p=0.95)
+    dream = ModelInfo(vocab_size=9, mask_id=0, schedule="dream")
+    assert config.fit(Base(), dream) == Base(temperature=0.2, top_p=0.95)
+    assert config.fit(Base(temperature=0.7), dream) == Base(temperature=0.7)
+    assert config.fit(Base(), ModelInfo(vocab_size=9, mask_id=0)) == Base()
+    assert config.fit(LESS(), dream) == LESS()

@@ -215,3 +215,18 @@ def test_other_bad_inputs_are_refused() -> None:
         ValueError, match="the model has no tokenizer; load a checkpoint with tokenizer files"
     ):
         generate(model, [[BOS]])
+
+
+@pytest.mark.parametrize(
+    ("sampler", "config", "sentence"),
+    [
+        ("less", GenerationConfig(), r"sampler must be a sampler such as LESS\(\)"),
+        (LESS, GenerationConfig(), r"sampler must be a sampler such as LESS\(\)"),
+        (LESS(), {"steps": 3}, "config must be a GenerationConfig, got"),
+    ],
+)
+def test_what_only_looks_like_a_sampler_or_a_config_is_refused(
+    llada: Any, sampler: Any, config: Any, sentence: str
+) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        generate(llada, ["the cat"], sampler, config)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import argparse
 import platform
+import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
 import torch
 
 from unmask.bench.plain import PLAIN
+from unmask.checks import whole
+from unmask.models.load import pick_device
 from unmask.samplers import make_sampler
 from unmask.summary import summarize
 from unmask.types import Observation, Prediction, Sampler
@@ -61,17 +64,23 @@ def step(sampler: Sampler, obs: Observation) -> object:
     return sampler.decide(replace(obs, now=summarize(obs.now.full_logits, sampler.needs.top_k)))
 
 
-def seconds(work: Callable[[], object], repeat: int, device: str) -> float:
-    """Best time of several runs after one to warm up."""
-    best = float("inf")
+def best_seconds(works: Sequence[Callable[[], object]], repeat: int, device: str) -> list[float]:
+    """Best time of each, after one turn to warm up; they take turns, so that load hits all of them alike."""
+    best = [float("inf")] * len(works)
     for turn in range(repeat + 1):
-        synchronize(device)
-        began = time.perf_counter()
-        work()
-        synchronize(device)
-        if turn:
-            best = min(best, time.perf_counter() - began)
+        for index, work in enumerate(works):
+            taken = seconds(work, device)
+            best[index] = min(best[index], taken) if turn else best[index]
     return best
+
+
+def seconds(work: Callable[[], object], device: str) -> float:
+    """Time of one run, the device's own work included."""
+    synchronize(device)
+    began = time.perf_counter()
+    work()
+    synchronize(device)
+    return time.perf_counter() - began
 
 
 def synchronize(device: str) -> None:
@@ -80,30 +89,46 @@ def synchronize(device: str) -> None:
 
 
 def measure(
-    vocabulary: int, *, repeat: int, device: str, window: int = WINDOW
+    vocabulary: int, *, repeat: int, device: str, window: int = WINDOW, names: Iterable[str] = PLAIN
 ) -> Iterator[tuple[str, float, float]]:
     """Sampler, cost of its step, cost of the plain rule, both in units of one pass over the logits."""
     now, before = predictions(vocabulary, window=window, device=device)
     logits = now.full_logits
-    unit = seconds(lambda: (logits.topk(8), logits.logsumexp(-1)), repeat, device)
-    for name, plain in PLAIN.items():
+    for name in names:
         sampler = make_sampler(name)
         obs = observation(sampler, now, before)
-        ours = seconds(partial(step, sampler, obs), repeat, device)
-        yield name, ours / unit, seconds(partial(plain, obs), repeat, device) / unit
+        works = (
+            lambda: (logits.topk(8), logits.logsumexp(-1)),
+            partial(step, sampler, obs),
+            partial(PLAIN[name], obs),
+        )
+        unit, ours, plain = best_seconds(works, repeat, device)
+        yield name, ours / unit, plain / unit
 
 
 def main() -> None:
+    """Print the table, or one sentence on what is wrong."""
     parser = argparse.ArgumentParser(prog="python -m unmask.bench", description=__doc__)
     parser.add_argument("what", choices=["samplers"])
     parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--device", default="cpu")
     arguments = parser.parse_args()
+    try:
+        device = str(pick_device(arguments.device))
+        whole("--repeat", arguments.repeat, 1)
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+    _report(device, arguments.repeat)
+
+
+def _report(device: str, repeat: int) -> None:
     print(f"one step, B = 1, W = {WINDOW}; unit: torch.topk(8) + torch.logsumexp over the same logits")
+    print("the machine should be idle: best of all turns, but load still shows")
     threads = torch.get_num_threads()
-    print(f"torch {torch.__version__}, {arguments.device} ({platform.machine()}), {threads} threads")
+    print(f"torch {torch.__version__}, {device} ({platform.machine()}), {threads} threads")
     for shape, vocabulary in SHAPES.items():
         print(f"\n{shape}, V = {vocabulary:,}")
         print(f"{'sampler':<14} {'summary + decide':>16} {'plain rule':>11} {'faster':>7}")
-        for name, ours, plain in measure(vocabulary, repeat=arguments.repeat, device=arguments.device):
+        for name, ours, plain in measure(vocabulary, repeat=repeat, device=device):
             print(f"{name:<14} {ours:>16.2f} {plain:>11.2f} {plain / ours:>6.1f}x")

@@ -9,6 +9,7 @@ import typer
 
 from unmask.cli.errors import sentence, tell
 from unmask.cli.generate import decode, make_batch, say, set_up
+from unmask.cli.live import can_show
 from unmask.cli.options import DecodingOptions, LengthOptions, ModelOptions, OutputOptions, SamplerOptions
 from unmask.cli.output import print_cost, print_text
 
@@ -41,6 +42,7 @@ def chat(
         raise ValueError(f"{model.model} has no chat template; use `unmask generate` for plain prompts")
     opening: Messages = [] if system is None else [{"role": "system", "content": system}]
     messages = list(opening)
+    live = can_show(live)
     if sys.stdin.isatty():
         typer.secho("/reset starts over, /exit ends", dim=True, err=True)
     while (text := _read()) not in (None, "/exit"):

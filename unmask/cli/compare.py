@@ -58,9 +58,7 @@ def compare(
     from unmask.samplers import make_sampler
 
     text = read_text(prompt)
-    chosen = {name.strip(): make_sampler(name.strip()) for name in samplers.split(",") if name.strip()}
-    if not chosen:
-        raise ValueError(f"--samplers names none; give some, such as {NAMES}")
+    chosen = {name: make_sampler(name) for name in _names(samplers)}
     setup = set_up(model, SamplerOptions(sampler=next(iter(chosen))), decoding, length)
     answers = _answers(setup, chosen, prompting.apply(setup.model, [text]))
     first = next(iter(answers.values()))
@@ -71,6 +69,17 @@ def compare(
         print_json(
             answer, prompt=text, model=model.model, sampler=name, speedup=first.seconds / answer.seconds
         )
+
+
+def _names(samplers: str) -> list[str]:
+    """The names in a comma-separated list, at least one, each once."""
+    names = [name.strip() for name in samplers.split(",") if name.strip()]
+    if not names:
+        raise ValueError(f"--samplers names none; give some, such as {NAMES}")
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise ValueError(f"--samplers names {twice!r} twice; name each sampler once")
+    return names
 
 
 def _answers(setup: Setup, samplers: dict[str, Sampler], prompts: list[object]) -> dict[str, Generation]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from time import monotonic
 from typing import TYPE_CHECKING
 
+import typer
 from rich.console import Console
 from rich.live import Live
 
@@ -16,6 +18,14 @@ if TYPE_CHECKING:
     from unmask.types import Step
 
 FRAMES_PER_SECOND = 12
+
+
+def can_show(wanted: bool) -> bool:
+    """Whether the canvas is to be shown; says so if it is wanted where nobody could watch it."""
+    if wanted and not sys.stdout.isatty():
+        typer.echo("--live is ignored: standard output is no terminal", err=True)
+        return False
+    return wanted
 
 
 class Throttle:

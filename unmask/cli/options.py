@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from unmask.types import Sampler
 
 DEFAULT_SAMPLER = "less"
+CACHES = ("none", "prefix", "dual")
 
 
 def _panel(title: str) -> Callable[..., Any]:
@@ -114,7 +115,7 @@ class DecodingOptions:
         str | None,
         _decoding(
             "--cache",
-            metavar="none|prefix|dual",
+            metavar="|".join(CACHES),
             show_default="none",
             help="Reuse keys and values outside the block: an approximation that saves work.",
         ),
@@ -192,14 +193,16 @@ class OutputOptions:
 
 def build_config(*groups: object) -> GenerationConfig:
     """The settings that were given, over the defaults of GenerationConfig."""
+    from unmask.checks import one_of
     from unmask.config import GenerationConfig
 
     given = {item.name: getattr(group, item.name) for group in groups for item in fields(group)}  # type: ignore[arg-type]
     settings = {name: value for name, value in given.items() if value is not None}
     if "block_length" in settings:
         settings["block_length"] = _block_length(settings["block_length"])
-    if settings.get("cache") == "none":
-        del settings["cache"]
+    if "cache" in settings:
+        one_of("--cache", settings["cache"], CACHES)
+        settings["cache"] = None if settings["cache"] == "none" else settings["cache"]
     return GenerationConfig(**settings)
 
 

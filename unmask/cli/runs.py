@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from unmask.cli.live import FRAMES_PER_SECOND, Throttle, showing
+from unmask.cli.live import FRAMES_PER_SECOND, Throttle, can_show, showing
 from unmask.cli.options import ModelOptions, OutputOptions
 from unmask.cli.picture import Picture
 from unmask.cli.progress import progress
@@ -97,7 +96,7 @@ def watching(
             watchers.append(
                 stack.enter_context(recording(output.trace, header, text=lambda token: setup.decode([token])))
             )
-        if output.live and sys.stdout.isatty():
+        if can_show(output.live):
             watchers.append(stack.enter_context(_live(setup, run, first)))
         elif bar:
             watchers.append(stack.enter_context(_bar(run.canvas)))

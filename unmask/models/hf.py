@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,11 +14,56 @@ from unmask.models.load import pick_device
 from unmask.types import Cache, ModelInfo
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+
+@dataclass(frozen=True, slots=True)
+class HuggingFaceSpecial:
+    """The ids that the text layer asks for; None: the tokenizer has none."""
+
+    bos: int | None
+    pad: int | None
+
+
+class HuggingFaceTokenizer:
+    """A transformers tokenizer as the text layer asks for one."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, origin: str) -> None:
+        self.tokenizer = tokenizer
+        self.origin = origin  # what error sentences call this checkpoint
+        bos = tokenizer.cls_token_id if tokenizer.bos_token_id is None else tokenizer.bos_token_id
+        self.special = HuggingFaceSpecial(bos, tokenizer.pad_token_id)
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of a text; special tokens written in it are recognised, none are added."""
+        ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False)
+        return ids
+
+    def decode(self, token_ids: Iterable[int], *, skip_special: bool = True) -> str:
+        """The text of token ids."""
+        return str(
+            self.tokenizer.decode(
+                list(token_ids), skip_special_tokens=skip_special, clean_up_tokenization_spaces=False
+            )
+        )
+
+    def chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+        """Token ids of a conversation that asks for an answer."""
+        if not self.tokenizer.chat_template:
+            raise ValueError(f"the tokenizer of {self.origin} has no chat template; pass a plain prompt")
+        try:
+            from unmask.models.chat import ChatTemplate, checked_messages
+        except ImportError:
+            raise ValueError("chat templates need jinja2; pip install 'unmask[models]'") from None
+        names = {key: str(token) for key, token in self.tokenizer.special_tokens_map.items()}
+        template = ChatTemplate(self.tokenizer.get_chat_template(), names, self.origin)
+        return self.encode(template.render(checked_messages(messages), add_generation_prompt=True))
 
 
 class HuggingFaceLM(nn.Module):
     """A transformers model whose logits at column i predict column i."""
+
+    tokenizer: HuggingFaceTokenizer | None = None
 
     def __init__(
         self,
@@ -57,7 +104,10 @@ class HuggingFaceLM(nn.Module):
 def load_hf(
     source: str | Path, *, device: str | torch.device = "auto", dtype: torch.dtype = torch.float32
 ) -> HuggingFaceLM:
-    """The masked LM of a folder or hub id, its ids taken from its tokenizer; never runs remote code."""
+    """The masked LM of a folder or hub id with its tokenizer, which names its ids; never runs remote code.
+
+    `stream` equals `generate` only with a prefix-stable tokenizer: more tokens only lengthen the text.
+    """
     try:
         from transformers import AutoModelForMaskedLM, AutoTokenizer
     except ImportError:
@@ -67,9 +117,11 @@ def load_hf(
         raise ValueError(f"the tokenizer of {source} has no mask token; is it a masked LM?")
     model = AutoModelForMaskedLM.from_pretrained(source).requires_grad_(False)
     ends = (tokenizer.eos_token_id, tokenizer.sep_token_id)
-    return HuggingFaceLM(
+    wrapped = HuggingFaceLM(
         model.to(pick_device(device), dtype),
         mask_id=tokenizer.mask_token_id,
         eos_ids=tuple(dict.fromkeys(end for end in ends if end is not None)),
         pad_id=tokenizer.pad_token_id,
     )
+    wrapped.tokenizer = HuggingFaceTokenizer(tokenizer, str(source))
+    return wrapped

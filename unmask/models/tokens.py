@@ -12,8 +12,6 @@ from unmask.models.chat import ChatTemplate, Message, chat_template, checked_mes
 from unmask.models.files import CheckpointFiles
 from unmask.models.vocabulary import build_backend, check_fits, is_id
 
-REPLACEMENT = "\ufffd"
-
 
 @dataclass(frozen=True, slots=True)
 class SpecialIds:
@@ -74,22 +72,13 @@ class Tokenizer:
                 f"token ids must be between 0 and 2**32 - 1, got {min(ids)} to {max(ids)}"
             ) from error
 
-    def stream(self, *, skip_special: bool = True) -> TextStream:
-        """A decoder that is fed ids as they become final."""
-        return TextStream(self, skip_special)
-
     def token_to_id(self, token: str) -> int | None:
         """Id of a token as the vocabulary spells it, None for an unknown one."""
         return self._backend.token_to_id(token)
 
     def id_to_token(self, token_id: int) -> str | None:
-        """The vocabulary's spelling of an id, None for an unknown one; `piece` is the readable form."""
+        """The vocabulary's spelling of an id, None for an unknown one."""
         return self._backend.id_to_token(token_id) if 0 <= token_id < 2**32 else None
-
-    def piece(self, token_id: int) -> str:
-        """One token as a live view may print it: line breaks and control characters are escaped."""
-        text = self.decode([token_id], skip_special=False) or f"<{token_id}>"
-        return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
     def render_chat(self, messages: Sequence[Message], *, add_generation_prompt: bool = True) -> str:
         """The conversation as the checkpoint's chat template writes it."""
@@ -105,33 +94,6 @@ class Tokenizer:
     def chat(self, messages: Sequence[Message], *, add_generation_prompt: bool = True) -> list[int]:
         """Token ids of a conversation; a template may ask for the answer even when it is not told to."""
         return self.encode(self.render_chat(messages, add_generation_prompt=add_generation_prompt))
-
-
-class TextStream:
-    """Text of a growing token sequence, held back where a character is still incomplete."""
-
-    def __init__(self, tokenizer: Tokenizer, skip_special: bool) -> None:
-        self._tokenizer = tokenizer
-        self._skip_special = skip_special
-        self._ids: list[int] = []
-        self._sent = 0  # characters handed out
-
-    def push(self, token_ids: Iterable[int]) -> str:
-        """The text that these ids complete, possibly empty."""
-        self._ids.extend(token_ids)
-        return self._hand_out(self._text().rstrip(REPLACEMENT))  # the next bytes may still complete it
-
-    def finish(self) -> str:
-        """What was held back, as the last call; bytes that made no character are replacement characters."""
-        return self._hand_out(self._text())
-
-    def _text(self) -> str:
-        return self._tokenizer.decode(self._ids, skip_special=self._skip_special)
-
-    def _hand_out(self, text: str) -> str:
-        new = text[self._sent :]
-        self._sent += len(new)
-        return new
 
 
 def _special_ids(files: CheckpointFiles, backend: tokenizers.Tokenizer, turn_end: int | None) -> SpecialIds:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -11,11 +11,11 @@ from torch import Tensor
 from unmask import policies, signals
 from unmask.checks import at_least, one_of, token_ids
 from unmask.draw import Selection
+from unmask.rows import by_rows
 from unmask.summary import ban, summarize
 from unmask.types import Decision, Needs, Observation, Prediction
 
 Order = Literal["confidence", "margin", "entropy", "random", "origin"]
-ORDERS = ("confidence", "margin", "entropy", "random", "origin")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +36,7 @@ class Base:
     ] = ()  # positions that would take these rank last (LLaDA's confidence_eos_eot_inf)
 
     def __post_init__(self) -> None:
-        one_of("order", self.order, ORDERS)
+        one_of("order", self.order, get_args(Order))
         at_least("order_temperature", self.order_temperature, 0)
         self.selection  # noqa: B018 checks temperature, top_p and top_k
 
@@ -64,19 +64,23 @@ class Base:
         """How ready each position is, [B, W]."""
         if self.order == "random":
             return random(obs)
-        view = self.view(obs.now)
+        if self.selection == Selection() and not self.demoted_ids:
+            return self.scored(obs.now, obs.drawn)
+        token_ids("demoted_ids", self.demoted_ids, obs.now.full_logits.shape[-1])
+        return by_rows(self.score_filtered, obs.now.full_logits, obs.drawn[..., None])
+
+    def score_filtered(self, logits: Tensor, drawn: Tensor) -> Tensor:
+        """Scores of the distribution after demoted tokens and filters, [R, V] and [R, 1] -> [R]."""
+        seen = self.selection.filter(ban(logits.clone(), self.demoted_ids))
+        return self.scored(summarize(seen[None], 2), drawn.T)[0]
+
+    def scored(self, view: Prediction, drawn: Tensor) -> Tensor:
+        """The order's score of a distribution, [B, W]."""
         if self.order == "margin":
             return signals.margin(view)
         if self.order == "entropy":
             return -signals.entropy(view)
-        return signals.probability(view, obs.drawn)
-
-    def view(self, now: Prediction) -> Prediction:
-        """The distribution that is scored: untouched unless a filter or demoted tokens say otherwise."""
-        if self.selection == Selection() and not self.demoted_ids:
-            return now
-        token_ids("demoted_ids", self.demoted_ids, now.full_logits.shape[-1])
-        return summarize(self.selection.filter(ban(now.full_logits.clone(), self.demoted_ids)), 2)
+        return signals.probability(view, drawn)
 
 
 def random(obs: Observation) -> Tensor:

@@ -7,7 +7,7 @@ the LLaDA form waits in every block although its divergences reach back into the
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -18,7 +18,6 @@ from unmask.samplers.base import random
 from unmask.types import Decision, Needs, Observation
 
 Strategy = Literal["all", "max_conf", "min_kl", "random"]
-STRATEGIES = ("all", "max_conf", "min_kl", "random")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +31,7 @@ class KLASS:
         probability("min_confidence", self.min_confidence)
         at_least("max_kl", self.max_kl, 0)
         whole("history", self.history, 1)
-        one_of("unmask_strategy", self.unmask_strategy, STRATEGIES)
+        one_of("unmask_strategy", self.unmask_strategy, get_args(Strategy))
 
     @property
     def needs(self) -> Needs:

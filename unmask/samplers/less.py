@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import inf
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -18,7 +18,6 @@ from unmask.checks import at_least, one_of, probability, whole, within
 from unmask.types import Decision, Needs, Observation
 
 Policy = Literal["frontier", "run", "all"]
-POLICIES = ("frontier", "run", "all")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,8 +43,8 @@ class LESS:
         whole("top_k", self.top_k, 1)
         whole("lookahead", self.lookahead, 0)
         whole("patience", self.patience, 0)
-        one_of("policy", self.policy, POLICIES)
-        one_of("block_policy", self.block_policy, POLICIES)
+        one_of("policy", self.policy, get_args(Policy))
+        one_of("block_policy", self.block_policy, get_args(Policy))
 
     @property
     def needs(self) -> Needs:

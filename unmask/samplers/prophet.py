@@ -31,6 +31,8 @@ class Prophet:
     def __post_init__(self) -> None:
         for name in ("early", "mid", "late"):
             at_least(name, getattr(self, name), 0)
+        if not isinstance(self.base, Base):
+            raise ValueError(f"base must be a Base sampler, got {self.base!r}")
         whole("answer_start", self.answer_start or 0, 0)
         whole("answer_length", self.answer_length, 1)
 
