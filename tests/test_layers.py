@@ -26,6 +26,7 @@ MAY_IMPORT = {  # module -> the modules of unmask that it may know
     "result": TOOLS | {"loop"},
     "models": {"types", "models"},
     "trace": {"types"},
+    "training": {"types", "checks", "models", "training"},
     **dict.fromkeys(sorted(TEXT), DECODING | TEXT),
 }
 CORE = sorted(DECODING | TEXT)

@@ -13,6 +13,7 @@ from unmask.cli.generate import generate
 from unmask.cli.infill import infill
 from unmask.cli.samplers import samplers
 from unmask.cli.trace import trace
+from unmask.cli.train import train
 
 app = typer.Typer(
     name="unmask",
@@ -21,7 +22,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for function in (generate, chat, infill, compare, samplers, trace):
+for function in (generate, chat, infill, compare, samplers, trace, train):
     app.command()(command(function))
 
 

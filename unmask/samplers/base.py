@@ -31,9 +31,8 @@ class Base:
     temperature: float = 0.0  # Dream scores the distribution after temperature, top-p and top-k
     top_p: float = 1.0
     top_k: int = 0
-    demoted_ids: tuple[
-        int, ...
-    ] = ()  # positions that would take these rank last (LLaDA's confidence_eos_eot_inf)
+    # positions that would take these rank last: LLaDA's confidence_eos_eot_inf
+    demoted_ids: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         one_of("order", self.order, get_args(Order))

@@ -1,0 +1,337 @@
+"""Training rows: items are drawn, tokenised and packed into batches. Knows no model, no device, no process.
+
+A row is the prompt at column 0, the answer, and end tokens up to a fixed length: there is no padding, so a
+canvas looks in training as it does when a single prompt is decoded. Item `i` depends on the seed and on `i`
+alone; a stream of batches can start again from a position of a few numbers.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import random
+from array import array
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Protocol
+
+from unmask.checks import at_least, within
+from unmask.models.tokens import Tokenizer
+
+DRAWN_TOGETHER = 128  # items tokenised at once
+CHECKED = 1000  # items after which a stream complains if most of them do not fit
+
+
+class Item(Protocol):
+    """A prompt and the answer that the model is to learn."""
+
+    @property
+    def prompt(self) -> str: ...
+
+    @property
+    def answer(self) -> str: ...
+
+
+Draw = Callable[[random.Random, Mapping[str, float]], Item]
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """The item of a JSON-lines file."""
+
+    prompt: str
+    answer: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Phase:
+    """The mix of tasks up to a share of the training steps."""
+
+    until: float
+    shares: Mapping[str, float]
+
+    def __post_init__(self) -> None:
+        within("until", self.until, 0, 1)
+        for name, share in self.shares.items():
+            at_least(f"shares.{name}", share, 0)
+        if not sum(self.shares.values()) > 0:
+            raise ValueError(f"shares must have a positive sum, got {dict(self.shares)}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataSpec:
+    """Where items come from and what rows are made of them."""
+
+    source: str  # "module:function", see Draw, or a JSON-lines file of {"prompt": ..., "answer": ...}
+    phases: tuple[Phase, ...] = ()  # what a function source is asked for, in order; the last ends at 1
+    lengths: tuple[int, ...] = (160, 224, 288)  # columns of a row; the first that leaves room for the canvas
+    canvas: int = 128  # columns behind the prompt, at least
+    workers: int = 0  # processes that draw; 0: none. Another number orders the same items differently
+    validation_rows: int = 256  # kept apart; of a file, at most a tenth
+
+    def __post_init__(self) -> None:
+        at_least("canvas", self.canvas, 1)
+        at_least("workers", self.workers, 0)
+        at_least("validation_rows", self.validation_rows, 0)
+        if not self.lengths or list(self.lengths) != sorted(set(self.lengths)):
+            raise ValueError(f"lengths must be given in rising order, got {self.lengths}")
+        if self.lengths[0] <= self.canvas:
+            raise ValueError(f"lengths must leave room for a prompt beside canvas = {self.canvas}")
+        bounds = [phase.until for phase in self.phases]
+        if bounds and (bounds != sorted(set(bounds)) or bounds[-1] != 1):
+            raise ValueError(f"phases must have rising `until` that end at 1, got {bounds}")
+
+
+class Source(Protocol):
+    """Items by number."""
+
+    def item(self, index: int) -> Item: ...
+
+    def validation(self, index: int) -> Item: ...
+
+    @property
+    def held_out(self) -> int:
+        """How many validation items there are."""
+        ...
+
+
+class Drawn:
+    """Items drawn by a function, each with its own random numbers."""
+
+    def __init__(self, draw: Draw, spec: DataSpec, *, seed: int, total: int) -> None:
+        if not spec.phases:
+            raise ValueError(f"data.phases must say what to draw from {spec.source}")
+        self.held_out = spec.validation_rows
+        self._draw = draw
+        self._phases = spec.phases
+        self._seed = seed
+        self._total = total  # items of the whole training
+
+    def item(self, index: int) -> Item:
+        done = index / self._total
+        phase = next((phase for phase in self._phases if done < phase.until), self._phases[-1])
+        return self._draw(random.Random(f"{self._seed}/{index}"), phase.shares)
+
+    def validation(self, index: int) -> Item:
+        return self._draw(random.Random(f"{self._seed}/validation/{index}"), self._phases[-1].shares)
+
+
+class Pairs:
+    """The items of a JSON-lines file, in a new order in every epoch."""
+
+    def __init__(self, path: Path, spec: DataSpec, *, seed: int) -> None:
+        pairs = read_pairs(path)
+        random.Random(f"{seed}/split").shuffle(pairs)
+        self.held_out = min(spec.validation_rows, len(pairs) // 10)
+        self._validation, self._pairs = pairs[: self.held_out], pairs[self.held_out :]
+        self._seed = seed
+
+    def item(self, index: int) -> Item:
+        epoch, place = divmod(index, len(self._pairs))
+        return self._pairs[_order(len(self._pairs), f"{self._seed}/{epoch}")[place]]
+
+    def validation(self, index: int) -> Item:
+        return self._validation[index]
+
+
+@lru_cache(maxsize=2)
+def _order(count: int, seed: str) -> list[int]:
+    order = list(range(count))
+    random.Random(seed).shuffle(order)
+    return order
+
+
+def read_pairs(path: Path) -> list[Pair]:
+    """The prompt/answer pairs of a JSON-lines file."""
+    pairs = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise ValueError(f"{path}, line {number} is not valid JSON: {error}") from error
+        if not isinstance(row, dict) or not all(isinstance(row.get(k), str) for k in ("prompt", "answer")):
+            raise ValueError(f'{path}, line {number} must be {{"prompt": "...", "answer": "..."}}')
+        pairs.append(Pair(row["prompt"], row["answer"]))
+    if not pairs:
+        raise ValueError(f"{path} holds no pairs")
+    return pairs
+
+
+def open_source(spec: DataSpec, *, seed: int, total: int) -> Source:
+    """The source that `spec.source` names, for a training on `total` items."""
+    module, _, name = spec.source.partition(":")
+    if spec.source.endswith((".jsonl", ".json")):
+        return Pairs(Path(spec.source), spec, seed=seed)
+    if not name:
+        raise ValueError(f"data.source must be 'module:function' or a .jsonl file, got {spec.source!r}")
+    draw: Draw = getattr(importlib.import_module(module), name)
+    return Drawn(draw, spec, seed=seed, total=total)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """An item as tokens."""
+
+    prompt: list[int]
+    answer: list[int]  # the end token included
+
+
+class Encoder:
+    """Items to rows, the prompt as a user's message where the tokenizer has a chat template."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        if not tokenizer.special.ends:
+            raise ValueError(f"{tokenizer.origin} names no end token (eos_token in tokenizer_config.json)")
+        self.closing = tokenizer.special.ends[-1]  # end of turn where there is one
+        self.filling = tokenizer.special.ends[0]
+        self._tokenizer = tokenizer
+        self._frame = self._render("probe").split("probe") if tokenizer.has_chat_template else ["", ""]
+
+    def rows(self, items: Sequence[Item]) -> list[Row]:
+        """Tokens of every item."""
+        prompts = self._tokenizer.encode_batch([self._framed(item.prompt) for item in items])
+        answers = self._tokenizer.encode_batch([item.answer for item in items])
+        return [Row(p, [*a, self.closing]) for p, a in zip(prompts, answers, strict=True)]
+
+    def _framed(self, prompt: str) -> str:
+        # rendering is slow; the frame is all that a template adds, unless it trims
+        if len(self._frame) == 2 and prompt == prompt.strip():
+            return prompt.join(self._frame)
+        return self._render(prompt)
+
+    def _render(self, prompt: str) -> str:
+        return self._tokenizer.render_chat([{"role": "user", "content": prompt}])
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How rows are cut into batches."""
+
+    lengths: tuple[int, ...]
+    canvas: int
+    batch_size: int
+
+    def bucket(self, row: Row) -> int | None:
+        """The place in `lengths` of a row's length; None: it does not fit."""
+        prompt, answer = len(row.prompt), len(row.answer)
+        for place, length in enumerate(self.lengths):
+            if length - prompt >= self.canvas:
+                return place if answer <= length - prompt else None
+        return None
+
+    def window_start(self, bucket: int) -> int:
+        """The first column that may be behind a prompt of this bucket."""
+        return 1 if bucket == 0 else self.lengths[bucket - 1] - self.canvas + 1
+
+
+Position = tuple[int, tuple[int, ...]]  # next item of a stream, and items drawn before but not yet in a batch
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """A batch as plain numbers, cheap to send between processes."""
+
+    tokens: bytes  # int32, [B * N]
+    prompts: tuple[int, ...]  # length of each prompt
+    answers: tuple[int, ...]  # length of each answer, the end token included
+    columns: int  # N
+    window_start: int  # no answer begins before this column
+    position: Position  # of the stream behind this batch
+
+
+def pack(rows: Sequence[Row], *, columns: int, window_start: int, filling: int, position: Position) -> Packed:
+    """The rows side by side, each filled up with end tokens to `columns`."""
+    tokens = array("i")
+    for row in rows:
+        tokens.extend(row.prompt)
+        tokens.extend(row.answer)
+        tokens.extend([filling] * (columns - len(row.prompt) - len(row.answer)))
+    return Packed(
+        tokens.tobytes(),
+        tuple(len(row.prompt) for row in rows),
+        tuple(len(row.answer) for row in rows),
+        columns,
+        window_start,
+        position,
+    )
+
+
+class Stream:
+    """The endless batches of one worker out of several, which take the items in turn."""
+
+    def __init__(
+        self, source: Source, encoder: Encoder, layout: Layout, *, worker: int = 0, workers: int = 1
+    ) -> None:
+        self._source = source
+        self._encoder = encoder
+        self._layout = layout
+        self._worker = worker
+        self._workers = workers
+
+    def batches(self, position: Position = (0, ())) -> Iterator[Packed]:
+        """Batches from a position on; equal positions give equal batches."""
+        waiting: list[list[tuple[int, Row]]] = [[] for _ in self._layout.lengths]
+        for index, bucket, row in self._placed(position):
+            waiting[bucket].append((index, row))
+            if len(waiting[bucket]) < self._layout.batch_size:
+                continue
+            full, waiting[bucket] = waiting[bucket], []
+            pending = sorted(index for rows in waiting for index, _ in rows)
+            yield pack(
+                [row for _, row in full],
+                columns=self._layout.lengths[bucket],
+                window_start=self._layout.window_start(bucket),
+                filling=self._encoder.filling,
+                position=(index + 1, tuple(pending)),
+            )
+
+    def _placed(self, position: Position) -> Iterator[tuple[int, int, Row]]:
+        """The worker's items from a position on that fit: number, bucket, row."""
+        seen = unfit = 0
+        for indices in _groups(position):
+            items = [self._source.item(index * self._workers + self._worker) for index in indices]
+            for index, row in zip(indices, self._encoder.rows(items), strict=True):
+                bucket = self._layout.bucket(row)
+                seen, unfit = seen + 1, unfit + (bucket is None)
+                if bucket is not None:
+                    yield index, bucket, row
+            if seen >= CHECKED and 2 * unfit > seen:
+                raise ValueError(
+                    f"{unfit} of {seen} items do not fit into rows of {self._layout.lengths[-1]} columns "
+                    f"with a canvas of {self._layout.canvas}; raise data.lengths or data.canvas"
+                )
+
+
+def _groups(position: Position) -> Iterator[list[int]]:
+    """Numbers of items, in the groups in which they are tokenised."""
+    start, pending = position
+    if pending:
+        yield list(pending)
+    while True:
+        yield list(range(start, start + DRAWN_TOGETHER))
+        start += DRAWN_TOGETHER
+
+
+def validation_batches(source: Source, encoder: Encoder, layout: Layout) -> list[Packed]:
+    """All validation items that fit, one batch per length, sizes as they come."""
+    items = [source.validation(index) for index in range(source.held_out)]
+    rows: list[list[Row]] = [[] for _ in layout.lengths]
+    for row in encoder.rows(items):
+        bucket = layout.bucket(row)
+        if bucket is not None:
+            rows[bucket].append(row)
+    return [
+        pack(
+            group,
+            columns=layout.lengths[bucket],
+            window_start=layout.window_start(bucket),
+            filling=encoder.filling,
+            position=(0, ()),
+        )
+        for bucket, group in enumerate(rows)
+        if group
+    ]

@@ -1,0 +1,214 @@
+"""Batches on the device while the model trains: worker processes draw, a thread copies ahead."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import queue
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from multiprocessing.process import BaseProcess
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from unmask.models.tokens import Tokenizer
+from unmask.training.data import (
+    DataSpec,
+    Encoder,
+    Layout,
+    Packed,
+    Position,
+    Source,
+    Stream,
+    open_source,
+    validation_batches,
+)
+
+START: Position = (0, ())
+AHEAD_PER_WORKER = 4  # batches that wait in each worker's queue
+AHEAD_ON_DEVICE = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Rows on the device."""
+
+    tokens: Tensor  # [B, N] int64
+    prompts: Tensor  # [B] int64, length of each prompt
+    answers: Tensor  # [B] int64, length of each answer, the end token included
+    window: slice  # columns that may belong to an answer or its tail
+
+    @classmethod
+    def unpack(cls, packed: Packed, device: torch.device) -> Batch:
+        """The batch of plain numbers, copied without waiting for the device."""
+        tokens = torch.frombuffer(bytearray(packed.tokens), dtype=torch.int32).view(-1, packed.columns)
+        lengths = torch.tensor([packed.prompts, packed.answers], dtype=torch.int32)
+        if device.type == "cuda":
+            tokens, lengths = tokens.pin_memory(), lengths.pin_memory()
+        tokens = tokens.to(device, non_blocking=True).long()
+        prompts, answers = lengths.to(device, non_blocking=True).long()
+        return cls(tokens, prompts, answers, slice(packed.window_start, packed.columns))
+
+    def split(self, parts: int) -> list[Batch]:
+        """The rows in `parts` groups."""
+        columns = zip(*(t.chunk(parts) for t in (self.tokens, self.prompts, self.answers)), strict=True)
+        return [Batch(tokens, prompts, answers, self.window) for tokens, prompts, answers in columns]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamSpec:
+    """All that a worker must know to draw its batches; it travels to other processes."""
+
+    data: DataSpec
+    tokenizer: str  # folder
+    seed: int
+    batch_size: int
+    total: int  # items of the whole training
+
+    def source(self) -> Source:
+        return open_source(self.data, seed=self.seed, total=self.total)
+
+    def encoder(self) -> Encoder:
+        return Encoder(Tokenizer.from_folder(self.tokenizer))
+
+    def layout(self) -> Layout:
+        return Layout(self.data.lengths, self.data.canvas, self.batch_size)
+
+    def stream(self, worker: int) -> Stream:
+        workers = max(1, self.data.workers)
+        return Stream(self.source(), self.encoder(), self.layout(), worker=worker, workers=workers)
+
+    def validation(self, device: torch.device) -> list[Batch]:
+        """The validation rows, one batch per length."""
+        batches = validation_batches(self.source(), self.encoder(), self.layout())
+        return [Batch.unpack(packed, device) for packed in batches]
+
+
+class Loader:
+    """A context in which batches come in a fixed order: one of each worker in turn.
+
+    `positions` is where every worker's stream stands behind the batches that were handed out.
+    """
+
+    def __init__(
+        self,
+        spec: StreamSpec,
+        device: torch.device,
+        *,
+        positions: list[Position] | None = None,
+        turn: int = 0,
+    ) -> None:
+        workers = max(1, spec.data.workers)
+        self.positions = [START] * workers if positions is None else list(positions)
+        self.turn = turn
+        if len(self.positions) != workers:
+            raise ValueError(
+                f"the checkpoint was written with {len(self.positions)} workers; set data.workers to that"
+            )
+        self._spec = spec
+        self._device = device
+        self._processes: list[BaseProcess] = []
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> Loader:
+        if self._spec.data.workers == 0:
+            self._packed = self._spec.stream(0).batches(self.positions[0])
+            return self
+        context = multiprocessing.get_context("spawn")  # a forked child cannot live beside CUDA
+        self._queues: list[Any] = [context.Queue(AHEAD_PER_WORKER) for _ in self.positions]
+        for worker, position in enumerate(self.positions):
+            arguments = (self._spec, worker, position, self._queues[worker])
+            process = context.Process(target=_work, args=arguments, daemon=True)
+            process.start()
+            self._processes.append(process)
+        self._ready: queue.Queue[tuple[Batch, Position] | BaseException] = queue.Queue(AHEAD_ON_DEVICE)
+        self._thread = threading.Thread(target=self._copy_ahead, args=(self.turn,), daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        if self._thread is not None:
+            while self._thread.is_alive():
+                _drain(self._ready)
+                self._thread.join(0.05)
+        for process, waiting in zip(self._processes, getattr(self, "_queues", []), strict=True):
+            process.terminate()
+            process.join()
+            waiting.close()
+            waiting.cancel_join_thread()
+
+    def __iter__(self) -> Iterator[Batch]:
+        return self
+
+    def __next__(self) -> Batch:
+        if self._thread is None:
+            packed = next(self._packed)
+            batch, position = Batch.unpack(packed, self._device), packed.position
+        else:
+            ready = self._ready.get()
+            if isinstance(ready, BaseException):
+                raise ready
+            batch, position = ready
+        self.positions[self.turn] = position
+        self.turn = (self.turn + 1) % len(self.positions)
+        return batch
+
+    def _copy_ahead(self, turn: int) -> None:
+        while not self._stop.is_set():
+            ready: tuple[Batch, Position] | BaseException
+            try:
+                packed = self._receive(turn)
+                ready = Batch.unpack(packed, self._device), packed.position
+            except RuntimeError as error:  # told to whoever asks for the batch
+                ready = error
+            while not self._stop.is_set():
+                try:
+                    self._ready.put(ready, timeout=0.1)
+                    break
+                except queue.Full:
+                    continue
+            if isinstance(ready, BaseException):
+                return
+            turn = (turn + 1) % len(self._queues)
+
+    def _receive(self, worker: int) -> Packed:
+        ended = False
+        while True:
+            try:
+                packed: Packed = self._queues[worker].get(timeout=0.1)
+                return packed
+            except queue.Empty:
+                if self._stop.is_set():
+                    raise RuntimeError("the loader was closed") from None
+                if ended:
+                    code = self._processes[worker].exitcode
+                    raise RuntimeError(
+                        f"data worker {worker} ended with exit code {code}; its error stands above"
+                    ) from None
+                ended = not self._processes[
+                    worker
+                ].is_alive()  # then look once more: it may have sent a batch
+
+
+def _drain(waiting: queue.Queue[Any]) -> None:
+    while True:
+        try:
+            waiting.get_nowait()
+        except queue.Empty:
+            return
+
+
+def _work(spec: StreamSpec, worker: int, position: Position, out: Any) -> None:
+    """The life of a worker process: batches until it is ended."""
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # every core has its worker already
+    torch.set_num_threads(1)
+    for packed in spec.stream(worker).batches(position):
+        out.put(packed)

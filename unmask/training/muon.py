@@ -1,0 +1,127 @@
+"""Muon for matrices and AdamW for the rest. Knows parameters and gradients; knows nothing of masks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+from unmask.checks import at_least, one_of, within
+
+OptimizerName = Literal["muon", "adamw"]
+NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)  # Jordan's quintic: fast, singular values end in about [0.7, 1.2]
+UPDATE_RMS = 0.2  # size of an entry of an update at learning rate 1, as AdamW's typically is
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptimizerSpec:
+    """Which optimiser trains a model, and how fast."""
+
+    name: OptimizerName = "muon"  # Muon for the matrices of the layers; AdamW for everything
+    lr: float = 0.004
+    adam_lr: float | None = None  # of what AdamW trains; None: lr
+    momentum: float = 0.95  # Muon's
+    betas: tuple[float, float] = (0.9, 0.98)  # AdamW's
+    weight_decay: float = 0.0  # of matrices in the layers, per step lr * weight_decay
+    max_grad_norm: float = 1.0  # gradients are scaled down to this norm; 0: never
+
+    def __post_init__(self) -> None:
+        one_of("name", self.name, get_args(OptimizerName))
+        for name in ("lr", "adam_lr", "weight_decay", "max_grad_norm"):
+            value = getattr(self, name)
+            if value is not None:
+                at_least(name, value, 0)
+        for name, value in (
+            ("momentum", self.momentum),
+            ("betas", max(self.betas)),
+            ("betas", min(self.betas)),
+        ):
+            within(name, value, 0, 0.99999)
+
+    def build(self, model: nn.Module) -> list[torch.optim.Optimizer]:
+        """The optimisers of a model; a group's `base_lr` is what a schedule multiplies."""
+        matrices, rest = split(model)
+        adam_lr = self.lr if self.adam_lr is None else self.adam_lr
+        # fused needs parameters on an accelerator; on the CPU the plain loop is exact and small
+        fused = any(p.is_cuda for p in (*matrices, *rest))
+        optimizers: list[torch.optim.Optimizer] = []
+        if self.name == "muon":
+            optimizers.append(
+                Muon(matrices, lr=self.lr, momentum=self.momentum, weight_decay=self.weight_decay)
+            )
+            groups: list[dict[str, Any]] = [{"params": rest, "lr": adam_lr, "weight_decay": 0.0}]
+        else:
+            groups = [
+                {"params": matrices, "lr": self.lr, "weight_decay": self.weight_decay},
+                {"params": rest, "lr": adam_lr, "weight_decay": 0.0},
+            ]
+        optimizers.append(torch.optim.AdamW(groups, betas=self.betas, eps=1e-8, fused=fused))
+        for optimizer in optimizers:
+            for group in optimizer.param_groups:
+                group["base_lr"] = group["lr"]
+        return optimizers
+
+
+def split(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
+    """The trainable matrices of the layers, and all other trainable parameters."""
+    trained = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+    matrices = [p for name, p in trained if p.ndim == 2 and name.startswith("layers.")]
+    chosen = {id(p) for p in matrices}
+    return matrices, [p for _, p in trained if id(p) not in chosen]
+
+
+class Muon(torch.optim.Optimizer):
+    """Momentum whose update is made orthogonal (Jordan et al., 2024) and as large as AdamW's."""
+
+    def __init__(
+        self, params: Iterable[nn.Parameter], *, lr: float, momentum: float = 0.95, weight_decay: float = 0.0
+    ) -> None:
+        super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
+        if any(p.ndim != 2 for group in self.param_groups for p in group["params"]):
+            raise ValueError("Muon trains matrices only; give other parameters to AdamW")
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+        """One update of every matrix that has a gradient; equal shapes are handled together."""
+        assert closure is None, "Muon takes no closure"
+        for group in self.param_groups:
+            by_shape: dict[torch.Size, list[Tensor]] = {}
+            for p in group["params"]:
+                if p.grad is not None:
+                    by_shape.setdefault(p.shape, []).append(p)
+            for params in by_shape.values():
+                self._update(params, group)
+
+    def _update(self, params: list[Tensor], group: dict[str, Any]) -> None:
+        grads = [p.grad for p in params if p.grad is not None]
+        momenta = [self._momentum(p) for p in params]
+        torch._foreach_lerp_(momenta, grads, 1 - group["momentum"])
+        ahead = torch._foreach_lerp(grads, momenta, group["momentum"])  # Nesterov
+        update = orthogonalize(torch.stack(list(ahead))).to(params[0].dtype)
+        size = UPDATE_RMS * max(params[0].shape) ** 0.5
+        if group["weight_decay"]:
+            torch._foreach_mul_(params, 1 - group["lr"] * group["weight_decay"])
+        torch._foreach_add_(params, list(update.unbind()), alpha=-group["lr"] * size)
+
+    def _momentum(self, p: Tensor) -> Tensor:
+        state = self.state[p]
+        if not state:
+            state["momentum"] = torch.zeros_like(p)
+        momentum: Tensor = state["momentum"]
+        return momentum
+
+
+def orthogonalize(matrices: Tensor, *, steps: int = 5) -> Tensor:
+    """The nearest orthogonal matrices, roughly, by Newton-Schulz in bfloat16, [n, a, b]."""
+    a, b, c = NEWTON_SCHULZ
+    wide = matrices.shape[-2] <= matrices.shape[-1]
+    x = (matrices if wide else matrices.mT).bfloat16()
+    x = x / (x.norm(dim=(-2, -1), keepdim=True) + 1e-7)
+    for _ in range(steps):
+        gram = x @ x.mT
+        x = a * x + torch.baddbmm(gram, gram, gram, beta=b, alpha=c) @ x
+    nearest: Tensor = x if wide else x.mT
+    return nearest

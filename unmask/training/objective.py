@@ -1,0 +1,52 @@
+"""The training objective: cross-entropy of masked tokens, weighted by 1 / mask rate (LESS Eq. 9; LLaDA)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from unmask.checks import at_least
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weights:
+    """What counts more than the rest; by default nothing does."""
+
+    short_answer: int = 0  # answers below this many tokens, the end token included, are short
+    short_answer_weight: float = 1.0
+    tokens: Mapping[str, float] = field(default_factory=dict)  # text of a single token -> its weight
+
+    def __post_init__(self) -> None:
+        at_least("short_answer", self.short_answer, 0)
+        at_least("short_answer_weight", self.short_answer_weight, 0)
+        for text, weight in self.tokens.items():
+            at_least(f"tokens[{text!r}]", weight, 0)
+
+    def of(self, targets: Tensor, *, answers: Tensor, by_token: Tensor | None) -> Tensor:
+        """Weight of every target [B, W] of answers of the given lengths [B]; `by_token` is [V]."""
+        row = torch.where(answers < self.short_answer, self.short_answer_weight, 1.0)[:, None]
+        return row.expand(targets.shape) if by_token is None else row * by_token[targets]
+
+
+def token_losses(logits: Tensor, targets: Tensor) -> Tensor:
+    """-log p of every target in float32, [B, W, V], [B, W] -> [B, W]."""
+    flat = F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), reduction="none")
+    return flat.view(targets.shape)
+
+
+def diffusion_loss(logits: Tensor, targets: Tensor, scale: Tensor) -> Tensor:
+    """Sum of -log p over the window, each target times its scale [B, W]: 0 where nothing is predicted."""
+    return (token_losses(logits, targets) * scale).sum()
+
+
+def loss_scale(masked: Tensor, *, rate: Tensor, region: Tensor, weight: Tensor) -> Tensor:
+    """Scale of every column [B, W]: weight / mask rate on masked ones, over the weight of the whole region.
+
+    A token is masked with probability `rate` and then counts 1 / rate, so every token counts the same in the
+    mean; dividing by the region and not by the number of masks keeps that so.
+    """
+    return masked * weight / rate[:, None] / (region * weight).sum()

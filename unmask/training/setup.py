@@ -1,0 +1,105 @@
+"""The model that a recipe trains: a config completed by its tokenizer, or a loaded checkpoint."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from unmask.models.load import build, load
+from unmask.models.tokens import Tokenizer
+from unmask.models.trunk import Trunk
+from unmask.training.objective import Weights
+from unmask.training.recipe import ModelSpec
+
+INIT_STD = 0.02
+EMBEDDING_MULTIPLE = 64  # a width that matrix kernels like
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "chat_template.jinja",
+    "vocab.json",
+    "merges.txt",
+)
+
+
+def make_model(spec: ModelSpec, *, seed: int, device: torch.device) -> Trunk:
+    """The recipe's model, trainable, in float32, with its tokenizer and folder set."""
+    if spec.load is not None:
+        model = load(spec.load, device=device, dtype=torch.float32)
+        if model.tokenizer is None:
+            raise ValueError(f"{spec.load} has no tokenizer, which training on texts needs")
+        return model.requires_grad_(True).train()
+    assert spec.tokenizer is not None
+    folder = Path(spec.tokenizer)
+    if not folder.is_dir():
+        raise ValueError(
+            f"model.tokenizer: {folder} is not a folder; python -m unmask.training.vocabulary writes one"
+        )
+    tokenizer = Tokenizer.from_folder(folder)
+    model = build(complete(spec.config, tokenizer, vocabulary_size(tokenizer)))
+    initialize(model, seed=seed)
+    model.tokenizer, model.folder = tokenizer, folder
+    return model.to(device).train()
+
+
+def complete(config: Mapping[str, Any], tokenizer: Tokenizer, vocab_size: int) -> dict[str, Any]:
+    """The config with the ids and sizes that the tokenizer decides, where it does not name them itself."""
+    special = tokenizer.special
+    padded = -(-vocab_size // EMBEDDING_MULTIPLE) * EMBEDDING_MULTIPLE
+    if str(config.get("model_type")).lower() == "llada":
+        sizes = {"vocab_size": vocab_size, "embedding_size": padded}
+    else:
+        sizes = {"vocab_size": padded}
+    ends = special.ends[0] if len(special.ends) == 1 else list(special.ends)
+    pad = special.pad if special.pad is not None else special.ends[0]
+    return {**sizes, "mask_token_id": special.mask, "eos_token_id": ends, "pad_token_id": pad, **config}
+
+
+def vocabulary_size(tokenizer: Tokenizer) -> int:
+    """One more than the highest id of a tokenizer whose ids have no gaps."""
+    size = 0
+    while tokenizer.id_to_token(size) is not None:
+        size += 1
+    if any(token >= size for token in (tokenizer.special.mask, *tokenizer.special.ends)):
+        raise ValueError(f"{tokenizer.origin} has no token {size}; its special ids lie behind a gap")
+    return size
+
+
+@torch.no_grad()
+def initialize(model: Trunk, *, seed: int) -> None:
+    """Small random weights; what a layer adds to the stream starts at zero, so that depth costs nothing."""
+    generator = torch.Generator().manual_seed(seed)
+    for name, p in model.named_parameters():
+        if name.endswith(("attention.output.weight", "mlp.down.weight", "bias")):
+            p.zero_()
+        elif name.endswith("norm.weight"):
+            p.fill_(1.0)
+        else:
+            p.normal_(0.0, INIT_STD, generator=generator)
+
+
+def token_weights(weights: Weights, tokenizer: Tokenizer, *, vocab_size: int) -> Tensor | None:
+    """The weight of every token of the vocabulary, [V]; None where all are 1."""
+    if not weights.tokens:
+        return None
+    table = torch.ones(vocab_size)
+    for text, weight in weights.tokens.items():
+        ids = tokenizer.encode(text)
+        if len(ids) != 1:
+            raise ValueError(f"weights.tokens: {text!r} must be a single token, got the {len(ids)} ids {ids}")
+        table[ids[0]] = weight
+    return table
+
+
+def copy_tokenizer(source: Path, folder: Path) -> None:
+    """Copy the files that a tokenizer is read from."""
+    for name in TOKENIZER_FILES:
+        if (source / name).is_file():
+            shutil.copyfile(source / name, folder / name)

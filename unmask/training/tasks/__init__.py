@@ -1,0 +1,94 @@
+"""Seven synthetic tasks, one per benchmark of the paper, and two drills that only train."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from difflib import get_close_matches
+from functools import lru_cache
+from itertools import accumulate
+
+from unmask.training.tasks import (
+    drills,
+    mini_gsm8k,
+    mini_hellaswag,
+    mini_humaneval,
+    mini_math,
+    mini_mbpp,
+    mini_mmlu,
+    mini_winogrande,
+)
+from unmask.training.tasks.files import shipped_items
+from unmask.training.tasks.item import Item, Scored, Task
+from unmask.training.tasks.split import draw_test, draw_train, is_test
+
+__all__ = [
+    "SHARES",
+    "TASKS",
+    "TEST_TASKS",
+    "Item",
+    "Scored",
+    "Task",
+    "draw_test",
+    "draw_train",
+    "draw_training",
+    "get_task",
+    "is_test",
+    "test_items",
+]
+
+TASKS: dict[str, Task] = {
+    task.name: task
+    for task in (
+        *(mini_gsm8k.TASK, mini_math.TASK, mini_humaneval.TASK, mini_mbpp.TASK),
+        *(mini_mmlu.TASK, mini_hellaswag.TASK, mini_winogrande.TASK),
+        *(drills.FIND, drills.ABOUT),
+    )
+}
+TEST_TASKS = tuple(name for name, task in TASKS.items() if not task.training_only)
+
+SHARES: dict[str, float] = {
+    "mini-gsm8k": 20,
+    "mini-math": 13,
+    "mini-humaneval": 12,
+    "mini-mbpp": 13,
+    "mini-mmlu": 12,
+    "mini-hellaswag": 10,
+    "mini-winogrande": 8,
+    "find": 8,
+    "about": 4,
+}
+
+
+def get_task(name: str) -> Task:
+    """The task of this name."""
+    if name in TASKS:
+        return TASKS[name]
+    close = get_close_matches(name, TASKS, 1)
+    hint = f"did you mean {close[0]!r}? " if close else ""
+    raise ValueError(f"unknown task {name!r}; {hint}available: {', '.join(TASKS)}")
+
+
+def draw_training(rng: random.Random, shares: Mapping[str, float] = SHARES) -> Item:
+    """One training item; each task comes up in proportion to its share."""
+    names, bounds = _bounds(tuple(shares.items()))
+    place = rng.random() * bounds[-1]
+    index = next(i for i, bound in enumerate(bounds) if place < bound)
+    return draw_train(TASKS[names[index]], rng)
+
+
+@lru_cache
+def _bounds(shares: tuple[tuple[str, float], ...]) -> tuple[list[str], list[float]]:
+    names = [get_task(name).name for name, _ in shares]
+    return names, list(accumulate(share for _, share in shares))
+
+
+def test_items(name: str) -> list[Item]:
+    """The 500 fixed test items of a task."""
+    if name not in TEST_TASKS:
+        get_task(name)
+        raise ValueError(f"{name!r} has no test items, it only trains; available: {', '.join(TEST_TASKS)}")
+    return list(shipped_items(name))
+
+
+test_items.__test__ = False  # type: ignore[attr-defined]  # pytest would take it for a test

@@ -1,0 +1,1 @@
+"""The problems of mini-math: one file per kind."""

@@ -1,0 +1,91 @@
+"""mini-mmlu: four choices over the facts and rules of a closed world."""
+
+from __future__ import annotations
+
+import random
+
+from unmask.training.tasks import options
+from unmask.training.tasks.item import Item, Task, one_by_one
+from unmask.training.tasks.options import Question
+from unmask.training.tasks.phrases import capital, one, some
+from unmask.training.tasks.world import facts
+from unmask.training.tasks.world.facts import Relation
+
+NAME = "mini-mmlu"
+SHORT_SHARE = 0.25
+
+
+def draw(rng: random.Random) -> Item:
+    """One question in one of its wordings."""
+    kind = rng.random()
+    if kind < 0.35:
+        question = _value(rng)
+    elif kind < 0.6:
+        question = _subject(rng)
+    elif kind < 0.85:
+        question = _two_facts(rng)
+    else:
+        question = _rule(rng)
+    return options.item(rng, NAME, question, SHORT_SHARE)
+
+
+def _value(rng: random.Random) -> Question:
+    """What holds of a subject."""
+    relation = one(rng, facts.RELATIONS)
+    subject = one(rng, tuple(relation.facts))
+    text = relation.say(one(rng, relation.asks), subject)
+    wrong = _other_values(rng, relation, subject)
+    reasons = [capital(relation.say(form, subject)) for form in relation.says]
+    return Question(f"{relation.name} of {subject}", text, [relation.facts[subject], *wrong], reasons)
+
+
+def _other_values(rng: random.Random, relation: Relation, subject: str) -> list[str]:
+    return [value for value in some(rng, relation.values, 4) if value != relation.facts[subject]][:3]
+
+
+def _subject(rng: random.Random) -> Question:
+    """Of which subject something holds."""
+    relation = one(rng, facts.RELATIONS)
+    subjects = tuple(relation.facts)
+    subject = one(rng, subjects)
+    value = relation.facts[subject]
+    text = one(rng, relation.asks_back).replace("{v}", value)
+    wrong = [other for other in some(rng, subjects, 8) if relation.facts[other] != value][:3]
+    reasons = [capital(relation.say(form, subject)) for form in relation.says]
+    return Question(f"{relation.name} is {value}", text, [subject, *wrong], reasons)
+
+
+def _two_facts(rng: random.Random) -> Question:
+    """What holds of someone's pet or of someone's town."""
+    first, seconds = one(rng, ((facts.PET, facts.ANIMAL_RELATIONS), (facts.TOWN, facts.TOWN_RELATIONS)))
+    person, second = one(rng, tuple(first.facts)), one(rng, seconds)
+    middle = first.facts[person]
+    called = f"the pet of {person}" if first is facts.PET else f"the town of {person}"
+    text = one(rng, second.asks).replace("{s}", called)
+    wrong = _other_values(rng, second, middle)
+    reasons = [
+        f"{first.say(start, person)} {capital(second.say(form, middle))}"
+        for start in first.says[:1]
+        for form in second.says
+    ]
+    return Question(f"{second.name} of {called}", text, [second.facts[middle], *wrong], reasons)
+
+
+def _rule(rng: random.Random) -> Question:
+    """Which subject has a property, or has it not."""
+    rule = one(rng, facts.RULES)
+    wanted = rng.random() < 0.5
+    subjects = tuple(rule.relation.facts)
+    right = one(rng, [subject for subject in subjects if rule.holds(subject) is wanted])
+    wrong = some(rng, [subject for subject in subjects if rule.holds(subject) is not wanted], 3)
+    predicate = rule.can if wanted else rule.cannot
+    fact = capital(rule.relation.say(rule.relation.says[0], right))[:-1]
+    reasons = (
+        f"{fact}, so it {predicate}.",
+        f"{fact}. It {predicate}.",
+        f"{fact}, and that is why it {predicate}.",
+    )
+    return Question(predicate, f"Which of these {rule.noun} {predicate}?", [right, *wrong], reasons)
+
+
+TASK = Task(NAME, draw, one_by_one(options.score))

@@ -1,0 +1,1 @@
+"""The word problems of mini-gsm8k: one file per kind of story."""

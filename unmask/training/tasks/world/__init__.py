@@ -1,0 +1,1 @@
+"""The closed world that the three choice tasks ask about."""
