@@ -18,18 +18,30 @@ POOLS = (
 )
 
 
+ALL_SHARE = 0.6  # of `find` that asks for every letter: one letter a row is too thin a signal to learn from
+
+
 def draw_find(rng: random.Random) -> Item:
-    """Options as in the choice tasks, and a question for one of the letters or one of the contents."""
+    """Options as in the choice tasks, and a question for some of the letters or one of the contents."""
     count = 4 if rng.random() < 0.7 else 2
     if rng.random() < 0.8:
         choices = some(rng, one(rng, POOLS), count)
     else:
         choices = [one(rng, script.steps) for script in some(rng, SCRIPTS, count)]
-    place = int(rng.random() * count)
-    letter, choice = options.LETTERS[place], choices[place]
-    asks, answer = _asked(rng, letter, choice)
+    if rng.random() < ALL_SHARE:
+        asks, answer = _asked_for_all(rng, choices)
+    else:
+        place = int(rng.random() * count)
+        asks, answer = _asked(rng, options.LETTERS[place], choices[place])
     key = f"find {' '.join(choices)} {asks}"
     return Item("find", f"{asks}\n{options.lines(choices)}", answer, key, {"answer": answer})
+
+
+def _asked_for_all(rng: random.Random, choices: list[str]) -> tuple[str, str]:
+    """A question for the letters of all contents, in another order than the options have."""
+    pairs = shuffled(rng, list(zip(options.LETTERS, choices, strict=False)))
+    asks = f"Give the letters of {', '.join(choice for _, choice in pairs)}."
+    return asks, "\n".join(f"{choice}: {letter}" for letter, choice in pairs)
 
 
 def _asked(rng: random.Random, letter: str, choice: str) -> tuple[str, str]:
