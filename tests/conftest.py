@@ -12,6 +12,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--goldens", default=str(GOLDENS), help="folder of golden data (default: the project's own)"
     )
+    parser.addoption("--device", default="cpu", help="device of the conformance tests")
 
 
 def pytest_configure(config: pytest.Config) -> None:

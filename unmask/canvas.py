@@ -20,6 +20,11 @@ class Canvas:
     start: int
     mask_id: int
 
+    def to(self, device: torch.device | str) -> Canvas:
+        """The same canvas on another device."""
+        attend = None if self.attend is None else self.attend.to(device)
+        return replace(self, tokens=self.tokens.to(device), attend=attend)
+
     def masked(self, window: slice) -> Tensor:
         """Columns of the window that are still masked, [B, W] bool."""
         return self.tokens[:, window] == self.mask_id
@@ -80,7 +85,7 @@ def blank(
     for offset, token in (pins or {}).items():
         tokens[:, start + offset] = token
     attend = torch.arange(start + length)[None] >= torch.tensor(padding)[:, None]
-    return Canvas(tokens.to(device), attend.to(device) if any(padding) else None, start, mask_id)
+    return Canvas(tokens, attend if any(padding) else None, start, mask_id).to(device)
 
 
 def _check(prompts: Sequence[Sequence[int]], length: int, mask_id: int, pins: Mapping[int, int]) -> None:

@@ -15,6 +15,8 @@ from torch import Tensor
 from unmask.models import load
 from unmask.types import MaskedLM
 
+DEVICE = "cpu"  # set by conftest.py
+
 
 @dataclass(frozen=True)
 class Run:
@@ -53,7 +55,7 @@ def runs(folder: Path) -> list[Run]:
 
 @lru_cache(maxsize=8)
 def checkpoint(folder: Path) -> MaskedLM:
-    return load(folder, device="cpu", dtype="float32")
+    return load(folder, device=DEVICE, dtype="float32")
 
 
 def forwards(folder: Path) -> list[dict[str, Any]]:
@@ -64,4 +66,4 @@ def forwards(folder: Path) -> list[dict[str, Any]]:
 
 def forward_arrays(case: dict[str, Any]) -> dict[str, Tensor]:
     with np.load(case["folder"] / "logits" / case["file"]) as data:
-        return {name: torch.from_numpy(data[name]) for name in data.files}
+        return {name: torch.from_numpy(data[name]).to(DEVICE) for name in data.files}

@@ -209,7 +209,7 @@ class Replay:
         self._draws = iter(draws[:, :, -length:])
 
     def __call__(self, running: Tensor, width: int) -> Tensor:
-        return torch.from_numpy(np.nan_to_num(next(self._draws), nan=1.0))
+        return torch.from_numpy(np.nan_to_num(next(self._draws), nan=1.0)).to(running.device)
 
 
 def canvas(arrays: dict[str, np.ndarray], mask_id: int) -> Canvas:

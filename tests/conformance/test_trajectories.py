@@ -112,7 +112,7 @@ def recorded(run: golden.Run) -> tuple[dict[str, np.ndarray], references.Setup]:
 
 def decoding(run: golden.Run, setup: references.Setup, options: Options) -> Iterator[Step]:
     """Our steps from the canvas that the reference started from."""
-    canvas = references.canvas(run.arrays, run.model.info.mask_id)
+    canvas = references.canvas(run.arrays, run.model.info.mask_id).to(golden.DEVICE)
     model = Guided.on(run.model, canvas, setup.guidance) if setup.guidance else run.model
     blocks = plan(canvas.start, setup.length, steps=setup.steps, block_length=setup.block_length)
     cache = (
@@ -120,7 +120,21 @@ def decoding(run: golden.Run, setup: references.Setup, options: Options) -> Iter
         if setup.cache == "none"
         else BlockCache(recompute={"prefix": "suffix", "dual": "block"}[setup.cache])
     )
-    return denoise(model, canvas, setup.sampler, blocks, options, cache=cache, noise=setup.noise)
+    steps = denoise(model, canvas, setup.sampler, blocks, options, cache=cache, noise=setup.noise)
+    return map(on_cpu, steps)
+
+
+def on_cpu(step: Step) -> Step:
+    """The step where the recordings are."""
+    decision = replace(
+        step.decision,
+        commit=step.decision.commit.cpu(),
+        eligible=step.decision.eligible.cpu(),
+        forced=step.decision.forced.cpu(),
+        signals={name: values.cpu() for name, values in step.decision.signals.items()},
+    )
+    here = {name: getattr(step, name).cpu() for name in ("tokens", "drawn", "running", "fresh")}
+    return replace(step, decision=decision, **here)
 
 
 def executed_steps(arrays: dict[str, np.ndarray], setup: references.Setup) -> list[Tensor]:
