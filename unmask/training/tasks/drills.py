@@ -41,7 +41,8 @@ def _asked_for_all(rng: random.Random, choices: list[str]) -> tuple[str, str]:
     """A question for the letters of all contents, in another order than the options have."""
     pairs = shuffled(rng, list(zip(options.LETTERS, choices, strict=False)))
     asks = f"Give the letters of {', '.join(choice for _, choice in pairs)}."
-    return asks, "\n".join(f"{choice}: {letter}" for letter, choice in pairs)
+    # a space before every content, as in the options: at the start of a line it would be another piece
+    return asks, "Here " + ", ".join(f"{choice} is {letter}" for letter, choice in pairs) + "."
 
 
 def _asked(rng: random.Random, letter: str, choice: str) -> tuple[str, str]:
