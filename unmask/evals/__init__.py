@@ -1,0 +1,39 @@
+"""The paper's seven benchmarks and our own small ones: how they are asked, scored, run and compared."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from importlib import import_module
+
+from unmask.evals.task import Sample, Task, Verdict
+
+__all__ = ["TASKS", "Sample", "Task", "Verdict", "get_task"]
+
+_MINI = ("gsm8k", "math", "humaneval", "mbpp", "mmlu", "hellaswag", "winogrande")
+# name -> the module whose `tasks()` gives a Task per protocol, the default first
+TASKS: dict[str, str] = {
+    "gsm8k": "gsm8k",
+    "math": "math",
+    "math500": "math",
+    "humaneval": "humaneval",
+    "mbpp": "mbpp",
+    "mbpp-sanitized": "mbpp",
+    "mmlu": "mmlu",
+    "hellaswag": "hellaswag",
+    "winogrande": "winogrande",
+    **{f"mini-{name}": "mini" for name in _MINI},
+}
+
+
+def get_task(name: str, protocol: str | None = None) -> Task:
+    """The task of this name under a protocol; None: its default one."""
+    if name not in TASKS:
+        close = get_close_matches(name, TASKS, 1)
+        hint = f"did you mean {close[0]!r}? " if close else ""
+        raise ValueError(f"unknown task {name!r}; {hint}available: {', '.join(TASKS)}")
+    tasks: dict[str, Task] = import_module(f"unmask.evals.tasks.{TASKS[name]}").tasks(name)
+    if protocol is None:
+        return next(iter(tasks.values()))
+    if protocol not in tasks:
+        raise ValueError(f"{name} has no protocol {protocol!r}; available: {', '.join(tasks)}")
+    return tasks[protocol]

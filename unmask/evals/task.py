@@ -1,0 +1,46 @@
+"""What a benchmark is: samples to ask, and a way to judge texts. Knows no particular benchmark."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from unmask.prompts import Prompt
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One row of a benchmark; everything in it survives JSON."""
+
+    id: str  # the same in every run: "gsm8k/17", "HumanEval/3"
+    prompt: Prompt  # a chat, or raw text where the protocol uses no chat template
+    gold: Any
+    meta: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whether a text is right, and what was read from it."""
+
+    correct: bool
+    extracted: str | None
+    also: Mapping[str, bool] = field(default_factory=dict)  # the same text under other scorings
+
+
+Load: TypeAlias = Callable[[Path | None], Sequence[Sample]]  # from a local folder, or from the hub if None
+Score: TypeAlias = Callable[[Sequence[Sample], Sequence[str]], list[Verdict]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """A benchmark under one protocol."""
+
+    name: str
+    protocol: str  # "paper", "released" or, for the tasks of our own, "mini"
+    version: int  # goes up whenever a change moves a score
+    load: Load
+    score: Score
+    max_new_tokens: int = 256
+    stop: tuple[str, ...] = ()
