@@ -27,65 +27,12 @@ EVICT_SECONDS = 60.0  # time given to the disk to take the checkpoint before the
 LONGEST_STAGE = 180.0
 SHORTEST_STAGE = 15.0  # with less time left than this, a stage is not started
 
-NAMES = {"llada": "LLaDA-8B", "dream": "Dream-7B"}
+# the published config.json files, as far as they shape the model, and a miniature of each
+SHAPES: dict[str, dict[str, Any]] = json.loads(
+    (ROOT / "unmask/bench/shapes.json").read_text(encoding="utf-8")
+)
+CONFIGS, TINY, NAMES = SHAPES["published"], SHAPES["tiny"], SHAPES["names"]
 MISSING = "-"
-# the published config.json files, as far as they shape the model
-CONFIGS: dict[str, dict[str, object]] = {
-    "llada": {
-        "architectures": ["LLaDAModelLM"],
-        "model_type": "llada",
-        "d_model": 4096,
-        "n_layers": 32,
-        "n_heads": 32,
-        "n_kv_heads": 32,
-        "mlp_hidden_size": 12288,
-        "mlp_ratio": 4,
-        "vocab_size": 126464,
-        "embedding_size": 126464,
-        "max_sequence_length": 4096,
-        "activation_type": "silu",
-        "block_type": "llama",
-        "block_group_size": 1,
-        "layer_norm_type": "rms",
-        "rms_norm_eps": 1e-05,
-        "rope": True,
-        "rope_theta": 500000.0,
-        "rope_full_precision": True,
-        "alibi": False,
-        "include_bias": False,
-        "include_qkv_bias": False,
-        "bias_for_layer_norm": False,
-        "attention_layer_norm": False,
-        "input_emb_norm": False,
-        "scale_logits": False,
-        "weight_tying": False,
-        "mask_token_id": 126336,
-        "eos_token_id": 126081,
-        "pad_token_id": 126081,
-    },
-    "dream": {
-        "architectures": ["DreamModel"],
-        "model_type": "Dream",
-        "hidden_size": 3584,
-        "intermediate_size": 18944,
-        "num_hidden_layers": 28,
-        "num_attention_heads": 28,
-        "num_key_value_heads": 4,
-        "vocab_size": 152064,
-        "max_position_embeddings": 131072,
-        "hidden_act": "silu",
-        "rms_norm_eps": 1e-06,
-        "rope_theta": 1000000.0,
-        "rope_scaling": None,
-        "tie_word_embeddings": False,
-        "use_sliding_window": False,
-        "use_mrope": False,
-        "mask_token_id": 151666,
-        "bos_token_id": 151643,
-        "eos_token_id": 151643,
-        "pad_token_id": 151643,
-    },
-}
 SIZES: dict[str, object] = {
     "shard_bytes": 4_000_000_000,
     "prompt": 128,
@@ -96,24 +43,6 @@ SIZES: dict[str, object] = {
     "warmups": 5,
     "runs": 20,
     "canvases": 32,
-}
-SPECIAL = {"mask_token_id": 999, "eos_token_id": 990, "pad_token_id": 990}
-TINY: dict[str, dict[str, object]] = {
-    "llada": dict(
-        d_model=64,
-        n_layers=2,
-        n_heads=4,
-        n_kv_heads=4,
-        mlp_hidden_size=96,
-        vocab_size=1000,
-        embedding_size=1000,
-    )
-    | SPECIAL,
-    "dream": dict(
-        hidden_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, vocab_size=1000
-    )
-    | SPECIAL
-    | dict(intermediate_size=96, bos_token_id=990),
 }
 TINY_SIZES: dict[str, object] = {
     "shard_bytes": 200_000,

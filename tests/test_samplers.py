@@ -373,7 +373,7 @@ def test_less_needs_confidence_persistence_and_a_small_divergence_together():
     decision = LESS(policy="all").decide(observe(steady, jumped))
     # column 1 moved too far, column 2 changed its winner, column 3 is not sure
     assert drawing(decision.eligible) == "x..."
-    assert set(decision.signals) == {"confidence", "jsd"}
+    assert set(decision.signals) == {"confidence", "persistence", "jsd"}
 
 
 @pytest.mark.parametrize(

@@ -27,8 +27,8 @@ from unmask.trace import (
     read_trace,
     recording,
     replay,
-    to_html,
 )
+from unmask.trace_page import to_html
 from unmask.types import Step
 
 PROMPTS = ((2, 3, 4), (5,), (6, 7))
@@ -92,7 +92,7 @@ def test_any_run_comes_back_exactly(tmp_path_factory, name, seed, length, prompt
     path = tmp_path_factory.mktemp("trace") / ("run.jsonl.gz" if compressed else "run.jsonl")
     canvas, steps = trail(Toy(seed=seed, drift=drift), make_sampler(name), prompts, length=length)
     read = read_trace(write(path, canvas, steps))
-    assert read.changes == tuple(change(step) for step in steps)
+    assert read.changes == tuple(change(step, canvas.mask_id) for step in steps)
     for taken, step in enumerate(steps, start=1):
         assert replay(read, taken) == step.tokens.tolist()
     assert replay(read, 0) == canvas.tokens.tolist()
@@ -103,7 +103,7 @@ def test_any_run_comes_back_exactly(tmp_path_factory, name, seed, length, prompt
 def test_the_counts_of_a_trace_are_those_of_the_result(name, steps):
     canvas, taken = trail(Toy(drift=3.0), make_sampler(name), PROMPTS, length=12, steps=steps)
     result = collect(taken, canvas, (1,))
-    trace = Trace(header_of(canvas), tuple(change(step) for step in taken))
+    trace = Trace(header_of(canvas), tuple(change(step, canvas.mask_id) for step in taken))
     for row in range(len(PROMPTS)):
         assert asdict(count(trace, row)) == {
             name: int(getattr(result, name)[row]) for name in Counts.__dataclass_fields__
@@ -111,9 +111,9 @@ def test_the_counts_of_a_trace_are_those_of_the_result(name, steps):
 
 
 def test_a_change_tells_confidence_and_divergence_at_commit(run):
-    _, steps = run
+    canvas, steps = run
     step = next(step for step in steps if step.decision.commit[0].any() and step.index > 1)
-    [first, *_] = change(step).commit[0]
+    [first, *_] = change(step, canvas.mask_id).commit[0]
     offset = first.column - step.window.start
     assert first.token == step.tokens[0, first.column]
     assert first.confidence == pytest.approx(float(step.decision.signals["confidence"][0, offset]), abs=1e-6)
@@ -244,15 +244,39 @@ def test_the_page_needs_nothing_from_outside_and_holds_the_whole_trace(run, tmp_
     with recording(path, header_of(canvas), text=lambda token: "</script><b>") as record:
         for step in steps:
             record(step)
-    page = to_html(read_trace(path))
+    page = to_html(read_trace(path), read_trace(path))
     assert "</script><b>" not in page
-    assert page.count("</script>") == 1
-    for outside in ("src=", "href=", "@import", "url(", "fetch("):
+    assert page.count("</script>") == 2
+    for outside in ("src=", "href=", "@import", "url(", "fetch(", "import ", "innerHTML"):
         assert outside not in page
-    start = page.index("const trace = ") + len("const trace = ")
-    content = json.loads(page[start : page.index(";\n", start)])
-    assert len(content["changes"]) == len(steps)
-    assert content["header"]["canvas"] == canvas.tokens.tolist()
+    _, _, rest = page.partition('id="traces">')
+    first, second = json.loads(rest.partition("</script>")[0])
+    assert first == second
+    assert len(first["changes"]) == len(steps)
+    assert first["header"]["canvas"] == canvas.tokens.tolist()
+
+
+def test_a_change_tells_what_was_held_and_by_which_signals(run):
+    canvas, steps = run
+    for step in steps:
+        told = change(step, canvas.mask_id)
+        for row, held in enumerate(told.held):
+            left = (step.tokens[row, step.window] == canvas.mask_id) & step.running[row]
+            assert [place.column - step.window.start for place in held] == left.nonzero()[:, 0].tolist()
+            for place in held:
+                offset = place.column - step.window.start
+                assert place.persists == bool(step.decision.signals["persistence"][row, offset])
+                assert place.token == step.drawn[row, offset]
+
+
+def test_a_trace_without_held_positions_is_still_read(written):
+    lines = [json.loads(line) for line in written.read_text().splitlines()]
+    for line in lines[1:]:
+        del line["held"]
+    whole = read_trace(written)
+    written.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert replay(read_trace(written)) == replay(whole)
+    assert "changes" in to_html(read_trace(written))
 
 
 def test_an_infilled_canvas_is_replayed_too(tmp_path):

@@ -9,7 +9,7 @@ from unmask.generate import Generation, generate
 from unmask.guidance import Guided
 from unmask.infill import Infilling, infill
 from unmask.loop import Options, denoise
-from unmask.models import load
+from unmask.models import compile, load
 from unmask.result import Result, decode
 from unmask.samplers import (
     KLASS,
@@ -51,6 +51,7 @@ __all__ = [
     "Selection",
     "Threshold",
     "blank",
+    "compile",
     "decode",
     "denoise",
     "escape_gaps",

@@ -57,8 +57,10 @@ class Canvas:
 
 def is_any(tokens: Tensor, ids: Sequence[int]) -> Tensor:
     """Where tokens are one of a few ids; a list of them would have to travel to the device."""
-    found = torch.zeros_like(tokens, dtype=torch.bool)
-    for token in ids:
+    if not ids:
+        return torch.zeros_like(tokens, dtype=torch.bool)
+    found = tokens == ids[0]
+    for token in ids[1:]:
         found |= tokens == token
     return found
 

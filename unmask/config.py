@@ -22,7 +22,7 @@ RECOMPUTE: dict[CacheName, Recompute] = {"prefix": "suffix", "dual": "block"}
 class GenerationConfig:
     """The settings of a generation; a field out of range is an error at once."""
 
-    max_new_tokens: int = 256
+    max_new_tokens: int | None = None  # None: the model's own, 256 unless its files say otherwise
     steps: int | None = None  # reverse steps at most; None: one per new token
     block_length: int | Literal["auto"] | None = "auto"  # "auto": the family's own; None: full sequence
     temperature: float = 0.0  # 0: argmax
@@ -55,13 +55,10 @@ class GenerationConfig:
                 raise ValueError(f"{name} must be True or False, got {getattr(self, name)!r}")
 
     def _check_lengths(self) -> None:
-        whole("max_new_tokens", self.max_new_tokens, 1)
         whole("min_new_tokens", self.min_new_tokens, 0)
-        if self.min_new_tokens > self.max_new_tokens:
-            raise ValueError(
-                f"min_new_tokens must be at most max_new_tokens, {self.max_new_tokens}; "
-                f"got {self.min_new_tokens}"
-            )
+        if self.max_new_tokens is not None:
+            whole("max_new_tokens", self.max_new_tokens, 1)
+            self._check_room(self.max_new_tokens)
         if self.steps is not None:
             whole("steps", self.steps, 1)
         if isinstance(self.block_length, str):
@@ -72,6 +69,12 @@ class GenerationConfig:
             whole("refresh_every", self.refresh_every, 1)
             if self.cache is None:
                 raise ValueError("refresh_every needs a cache; set cache='prefix' or cache='dual'")
+
+    def _check_room(self, new_tokens: int) -> None:
+        if self.min_new_tokens > new_tokens:
+            raise ValueError(
+                f"min_new_tokens must be at most max_new_tokens, {new_tokens}; got {self.min_new_tokens}"
+            )
 
     def _check_seed(self) -> None:
         if isinstance(self.seed, (list, tuple)):  # a list of the caller may change later
@@ -103,6 +106,13 @@ class GenerationConfig:
         if len(self.seed) != rows:
             raise ValueError(f"seed must be one number or one per prompt: got {len(self.seed)} for {rows}")
         return tuple(self.seed)
+
+    def new_tokens(self, info: ModelInfo) -> int:
+        """Tokens to decode for each prompt."""
+        if self.max_new_tokens is not None:
+            return self.max_new_tokens
+        self._check_room(info.new_tokens)
+        return info.new_tokens
 
     def block_size(self, info: ModelInfo, length: int) -> int | None:
         """Columns per block of a generation of `length` columns; None: full sequence."""

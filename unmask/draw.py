@@ -42,7 +42,7 @@ class Selection:
 
     def _draw(self, logits: Tensor, noise: Tensor) -> Tensor:
         """Inverse of the cumulative distribution at the noise, most likely tokens first, [R, V] -> [R]."""
-        values, ids = self.filter(logits).sort(dim=-1, descending=True, stable=True)
+        values, ids = self.filter(logits.float()).sort(dim=-1, descending=True, stable=True)
         mass = values.softmax(-1).cumsum(-1)
         rank = (mass < noise * mass[..., -1:]).sum(-1, keepdim=True)
         return ids.gather(-1, rank.clamp(max=ids.shape[-1] - 1))[..., 0]
@@ -67,6 +67,13 @@ class RowNoise:
 
     def __init__(self, seeds: Sequence[int]) -> None:
         self._generators = [torch.Generator().manual_seed(seed) for seed in seeds]
+
+    @classmethod
+    def join(cls, parts: Sequence[RowNoise]) -> RowNoise:
+        """The rows of several sources, one after another; each goes on with its own stream."""
+        joined = cls(())
+        joined._generators = [generator for part in parts for generator in part._generators]
+        return joined
 
     def __call__(self, running: Tensor, width: int) -> Tensor:
         """[B, width] uniform in (0, 1); only running rows advance their stream."""

@@ -72,7 +72,15 @@ class Batch:
 
     def read(self, steps: Iterable[Step], *, since: float) -> list[Generation]:
         """A Generation per row, once all steps are taken; `since` is a time of perf_counter."""
-        result = collect(steps, self.canvas, self.ending.eos_ids if self.stop_at_eos else ())
+        return self.report(collect(steps, self.canvas, self.eos_ids), since=since)
+
+    @property
+    def eos_ids(self) -> tuple[int, ...]:
+        """The tokens that end a row."""
+        return self.ending.eos_ids if self.stop_at_eos else ()
+
+    def report(self, result: Result, *, since: float) -> list[Generation]:
+        """A Generation per row of a canvas that is decoded."""
         rows = zip(result.generated.tolist(), self.prompt_tokens, costs(result, since=since), strict=True)
         return [self._read_row(generated, length, cost) for generated, length, cost in rows]
 
@@ -96,7 +104,7 @@ def generate(
     `batch_size` rows are decoded at a time, all of them if it is None; the answers do not depend on it.
     """
     check_settings(sampler, config)
-    encoded = encode_prompts(model, prompts, config.max_new_tokens)
+    encoded = encode_prompts(model, prompts, config.new_tokens(model.info))
     seeds = config.seeds(len(encoded))
     size = len(encoded) if batch_size is None else batch_size
     if not isinstance(size, int) or size < 1:
@@ -112,7 +120,7 @@ def generate(
 def prepare(model: TextModel, prompts: Sequence[Prompt], sampler: Sampler, config: GenerationConfig) -> Batch:
     """One batch, for callers that look at every step; nothing runs before its steps are drained."""
     check_settings(sampler, config)
-    info, length = model.info, config.max_new_tokens
+    info, length = model.info, config.new_tokens(model.info)
     encoded = encode_prompts(model, prompts, length)
     canvas = blank(encoded, length, mask_id=info.mask_id, pad_id=info.pad_id, device=device_of(model))
     blocks = plan(

@@ -34,7 +34,12 @@ class Guided:
         blind = tokens.masked_fill(self.given, self.info.mask_id)
         both = None if attend is None else torch.cat([attend, attend])
         seeing, unseeing = self.model(torch.cat([tokens, blind]), both, window, cache).float().chunk(2)
-        # where a side rules a token out there is no difference to follow
-        ruled_out = (seeing == -torch.inf) | (unseeing == -torch.inf)
-        difference = (seeing - unseeing).masked_fill_(ruled_out, 0)
-        return difference.mul_(self.scale).add_(seeing)
+        return guide(seeing, unseeing, self.scale)
+
+
+def guide(seeing: Tensor, unseeing: Tensor, scale: float) -> Tensor:
+    """Logits moved away from what the model says without the given tokens."""
+    # where a side rules a token out there is no difference to follow
+    ruled_out = (seeing == -torch.inf) | (unseeing == -torch.inf)
+    difference = (seeing - unseeing).masked_fill_(ruled_out, 0)
+    return difference.mul_(scale).add_(seeing)

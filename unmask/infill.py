@@ -15,7 +15,7 @@ from unmask.config import GenerationConfig
 from unmask.gaps import Gap, read_gaps
 from unmask.generate import DEFAULT_CONFIG, DEFAULT_SAMPLER, Cost, check_settings, costs, guided, run
 from unmask.prompts import TextModel, check_ids, device_of, tokenizer_of
-from unmask.result import collect
+from unmask.result import Result, collect
 from unmask.schedule import Block, Plan
 from unmask.types import Cache, MaskedLM, ModelInfo, Sampler, Step
 
@@ -59,7 +59,10 @@ class Filling:
 
     def read(self, steps: Iterable[Step], *, since: float) -> Infilling:
         """The text without gaps, once all steps are taken; `since` is a time of perf_counter."""
-        result = collect(steps, self.canvas, ())
+        return self.report(collect(steps, self.canvas, ()), since=since)
+
+    def report(self, result: Result, *, since: float) -> Infilling:
+        """The text without gaps of a canvas that is decoded."""
         [cost] = costs(result, since=since)
         return _read(self.model, self.sheet, result.tokens[0].tolist(), cost)
 
@@ -117,10 +120,14 @@ class Closed:
         return self.model.info
 
     def __call__(self, tokens: Tensor, attend: Tensor | None, window: slice, cache: Cache | None) -> Tensor:
-        logits = self.model(tokens, attend, window, cache)
-        for token in self.ids:
-            logits[..., token].masked_fill_(self.closed[window], -torch.inf)
-        return logits
+        return close(self.model(tokens, attend, window, cache), self.ids, self.closed[window])
+
+
+def close(logits: Tensor, ids: Sequence[int], closed: Tensor) -> Tensor:
+    """The same logits [..., W, V], written in place, with no chance for `ids` in the `closed` columns [W]."""
+    for token in ids:
+        logits[..., token].masked_fill_(closed, -torch.inf)
+    return logits
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,23 +1,26 @@
-"""The one denoising loop. Knows blocks, budgets and caches; knows nothing of text or of any sampler."""
+"""The one denoising loop: takes the turns of a course. Knows nothing of text or of any sampler."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple, get_args
+from functools import cache
+from typing import get_args
 
 import torch
 from torch import Tensor
 
 from unmask.canvas import Canvas
 from unmask.checks import one_of, token_ids, whole
+from unmask.course import Clock, Course, Taken, Turn, View, clock, course, read
 from unmask.draw import NoiseSource, RowNoise, Selection
-from unmask.schedule import Block, Plan, quota_and_rate
-from unmask.summary import ban, summarize
+from unmask.memory import Memory, predict
+from unmask.schedule import Plan
 from unmask.types import (
     Cache,
     Decision,
     MaskedLM,
+    ModelInfo,
     Needs,
     Observation,
     Prediction,
@@ -44,6 +47,34 @@ class Options:
         if self.schedule is not None:
             one_of("schedule", self.schedule, get_args(ScheduleName))
 
+    def banned(self, info: ModelInfo) -> tuple[int, ...]:
+        """Tokens that are never written."""
+        return (info.mask_id,) if self.banned_ids is None else self.banned_ids
+
+    def early(self, canvas: Canvas, window: slice) -> int:
+        """How many of the first window columns may hold no end token."""
+        first: int = window.start
+        return max(0, canvas.start + self.min_new_tokens - first)
+
+    def course(
+        self,
+        info: ModelInfo,
+        canvas: Canvas,
+        needs: Needs,
+        plan: Plan,
+        done: Callable[[Tensor], Tensor] | None = None,
+    ) -> Course:
+        """The way of a canvas through its plan under these options."""
+        return course(
+            canvas,
+            plan,
+            span=needs.span,
+            eos_ids=info.eos_ids if self.stop_at_eos else (),
+            reuse=self.reuse and info.deterministic,
+            fill_leftovers=self.fill_leftovers,
+            done=done,
+        )
+
 
 DEFAULTS = Options()
 
@@ -63,55 +94,24 @@ def denoise(
 
     `done` may end rows earlier: given the tokens [B, N], it says which rows need no more, [B] bool.
     """
-    run = _Run(model, sampler.needs, plan, options, cache, noise or RowNoise([0] * len(canvas.tokens)), done)
-    run.check(canvas)
-    index = 0
-    for number, block in enumerate(plan.blocks):
-        window = run.enter(block)
-        view = run.look(canvas, window, block, step=index)
-        started = view.active.sum(-1)
-        for step in range(block.budget):
-            if not view.alive:
-                break
-            index += 1
-            now = run.predict(canvas, window, again=view.forward)
-            obs = run.observe(now, view, block, step, started)
-            decision = sampler.decide(obs)
-            written = obs.drawn if decision.tokens is None else decision.tokens
-            decision = replace(decision, commit=decision.commit & view.masked & view.running[:, None])
-            canvas = canvas.commit(window, decision.commit, written)
-            taken = Step(
-                index,
-                number,
-                window,
-                canvas.tokens,
-                written,
-                decision,
-                view.running,
-                view.fresh,
-                view.forward,
-            )
-            run.remember(now, decision.carry, None if view.everyone else view.running)
-            broken = _broken(now, view)
-            del now, obs  # or their logits would outlive the next forward
-            view = run.look(canvas, window, block, step=index, changed=decision.commit.any(-1), broken=broken)
-            yield taken
-        if view.alive and options.fill_leftovers:  # the budget is spent: nothing may stay masked
-            last = run.fill(canvas, window, view, block=number, index=index)
-            canvas = replace(canvas, tokens=last.tokens)
-            yield last
+    check(model.info, canvas, plan, options)
+    run = _Run(model, sampler, plan, options, cache, noise or RowNoise([0] * len(canvas.tokens)))
+    turns = options.course(model.info, canvas, sampler.needs, plan, done)
+    turn = next(turns, None)
+    while turn is not None:
+        step, taken = run.take(turn)
+        turn = _following(turns, taken)  # raises on broken logits, so before the step is shown
+        if turn is not None and turn.canvas.tokens.is_cuda:
+            run.predict(turn)  # the device works on it while the caller looks at the step
+        yield step
 
 
-class _View(NamedTuple):
-    """What is left to do in a block."""
-
-    masked: Tensor  # [B, W] bool, in rows whose text has not ended
-    active: Tensor  # [B, W] bool, of those the ones inside the block
-    running: Tensor  # [B] bool, rows with anything active
-    fresh: Tensor  # [B] bool, of those the ones that changed since their last forward
-    alive: bool  # any row runs
-    everyone: bool  # all rows run
-    forward: bool  # any row needs a forward
+def _following(turns: Course, taken: Taken) -> Turn | None:
+    """The turn after what was taken; None: the run is over."""
+    try:
+        return turns.send(taken)
+    except StopIteration:
+        return None
 
 
 @dataclass(slots=True)
@@ -119,187 +119,169 @@ class _Run:
     """One call of `denoise`: its settings, and what its rows remember."""
 
     model: MaskedLM
-    needs: Needs
+    sampler: Sampler
     plan: Plan
     options: Options
     cache: Cache | None
     noise: NoiseSource
-    done: Callable[[Tensor], Tensor] | None
+    block: int = -1  # the number of the last turn's
     now: Prediction | None = None
-    past: tuple[Prediction, ...] = ()
-    seen: Tensor | None = None
-    carry: Tensor | None = None
+    seen: Turn | None = None  # the turn that `now` was made for
+    memory: Memory = field(default_factory=Memory)
 
-    @property
-    def always_fresh(self) -> bool:
-        """True if every step must run the model, whether or not the canvas changed."""
-        return not (self.options.reuse and self.model.info.deterministic)
-
-    @property
-    def banned(self) -> tuple[int, ...]:
-        """Tokens that are never written."""
-        return (self.model.info.mask_id,) if self.options.banned_ids is None else self.options.banned_ids
-
-    def check(self, canvas: Canvas) -> None:
-        """Refuse what cannot work before the first forward."""
-        info, generation, length = self.model.info, self.plan.columns, canvas.tokens.shape[1]
-        if info.vocab_size < 2:
-            raise ValueError(f"vocab_size must be >= 2, got {info.vocab_size}")
-        if canvas.mask_id != info.mask_id:
-            raise ValueError(f"the canvas uses mask id {canvas.mask_id}, the model {info.mask_id}")
-        if self.options.min_new_tokens > length - canvas.start:
-            raise ValueError(
-                f"min_new_tokens must be at most the {length - canvas.start} tokens of the generation, "
-                f"got {self.options.min_new_tokens}"
-            )
-        token_ids("eos_ids", info.eos_ids, info.vocab_size)
-        token_ids("banned_ids", self.banned, info.vocab_size)
-        if len(set(self.banned)) == info.vocab_size:
-            raise ValueError("banned_ids rules out every token; leave at least one")
-        behind = canvas.masked(slice(generation.stop, length))
-        foreign = (canvas.tokens < 0) | (canvas.tokens >= info.vocab_size)
-        unplanned, unknown = _read(behind.any(), foreign.any())
-        if generation.start < canvas.start or generation.stop > length or unplanned:
-            raise ValueError(
-                f"the plan covers columns {generation.start} to {generation.stop}, but the canvas generates "
-                f"in columns {canvas.start} to {length}; every mask must be inside the plan"
-            )
-        if unknown:
-            token_ids("the canvas", canvas.tokens.flatten().tolist(), info.vocab_size)
-
-    def enter(self, block: Block) -> slice:
-        """Start a block; the columns that the sampler looks at in it."""
-        if self.cache is not None:
-            self.cache.start_block(block.columns)
-        if self.needs.span:
-            return self.plan.columns
-        self.past, self.seen, self.carry = (), None, None
-        return block.columns
-
-    def look(
-        self,
-        canvas: Canvas,
-        window: slice,
-        block: Block,
-        *,
-        step: int,
-        changed: Tensor | None = None,
-        broken: Tensor | None = None,
-    ) -> _View:
-        """What is left after `step`, which `changed` some rows [B]; None: everything is new.
-
-        This is the one host read of a step, so it also says which rows [B] had `broken` logits in it.
-        """
-        masked = canvas.masked(window)
-        if self.options.stop_at_eos and self.model.info.eos_ids:
-            masked = masked & ~canvas.finished(self.model.info.eos_ids)[:, None]
-        if self.done is not None:
-            masked = masked & ~self.done(canvas.tokens)[:, None]
-        column = torch.arange(window.start, window.stop, device=masked.device)
-        active = masked & (column >= block.columns.start) & (column < block.columns.stop)
-        running = active.any(-1)
-        fresh = running if changed is None or self.always_fresh else running & changed
-        bad = torch.zeros_like(running) if broken is None else broken
-        alive, everyone, forward, failed = _read(running.any(), running.all(), fresh.any(), bad.any())
-        if failed:
-            raise ValueError(_broken_logits(bad, step))
-        return _View(masked, active, running, fresh, alive, everyone, forward)
-
-    def fill(self, canvas: Canvas, window: slice, view: _View, *, block: int, index: int) -> Step:
-        """What outlived the budget gets the argmax of the canvas as it is."""
-        now = self.predict(canvas, window, again=view.forward)
-        broken = _broken(now, view)
-        if _read(broken.any())[0]:
-            raise ValueError(_broken_logits(broken, index))
-        tokens = canvas.commit(window, view.active, now.top1).tokens
-        decision = Decision(view.active, torch.zeros_like(view.active), torch.zeros_like(view.running))
-        return Step(
-            index,
-            block,
-            window,
-            tokens,
-            now.top1,
+    def take(self, turn: Turn) -> tuple[Step, Taken]:
+        """Take a turn: the step that came of it, and what the course must know."""
+        view, now = turn.view, self.predict(turn)
+        decision, written = fill(now, view) if turn.leftover else self.decide(now, turn)
+        canvas = turn.canvas.commit(turn.window, decision.commit, written)
+        step = Step(
+            turn.index,
+            turn.number,
+            turn.window,
+            canvas.tokens,
+            written,
             decision,
             view.running,
             view.fresh,
             view.forward,
-            leftover=True,
+            leftover=turn.leftover,
         )
+        return step, Taken(canvas, decision.commit.any(-1), broken(now, view.running))
 
-    def predict(self, canvas: Canvas, window: slice, *, again: bool) -> Prediction:
-        """The last prediction, or a new one after a forward pass."""
-        if again or self.now is None:
+    @property
+    def compiled(self) -> bool:
+        """Whether decisions are compiled: never where they draw, as the random streams are the host's."""
+        drawn = self.sampler.needs.noise or not self.options.selection.greedy
+        return self.model.info.compiled and not drawn
+
+    def enter(self, turn: Turn) -> None:
+        """A new block starts a new history, unless the sampler's spans all blocks."""
+        if turn.number == self.block:
+            return
+        self.block = turn.number
+        if self.cache is not None:
+            self.cache.start_block(turn.block.columns)
+        if not self.sampler.needs.span:
+            self.memory = Memory()
+
+    def predict(self, turn: Turn) -> Prediction:
+        """The last prediction, or a new one after a forward pass; asked again, the same."""
+        if self.now is not None and turn is self.seen:
+            return self.now
+        self.enter(turn)
+        self.seen = turn
+        if turn.view.forward or self.now is None:
             self.now = None  # the last logits go before the next ones come
-            self.now = self.forward(canvas, window)
+            self.now = self.forward(turn.canvas, turn.window)
         return self.now
 
     def forward(self, canvas: Canvas, window: slice) -> Prediction:
         """One forward pass, without the tokens that may not be written."""
         with torch.no_grad():
-            logits = self.model(canvas.tokens, canvas.attend, window, self.cache).float()
-        ban(logits, self.banned)
-        early = canvas.start + self.options.min_new_tokens - window.start
-        if early > 0:
-            ban(logits[:, :early], self.model.info.eos_ids)
-        return summarize(logits, self.needs.top_k)
-
-    def observe(self, now: Prediction, view: _View, block: Block, step: int, started: Tensor) -> Observation:
-        """What the sampler may look at in this step."""
-        selection, width = self.options.selection, view.masked.shape[-1]
-        left = view.active.sum(-1)
-        schedule = self.options.schedule or self.model.info.schedule
-        quota, rate = quota_and_rate(schedule, left, started=started, step=step, budget=block.budget)
-        return Observation(
-            now=now,
-            past=self.past,
-            seen=torch.zeros_like(left) if self.seen is None else self.seen,
-            drawn=now.top1 if selection.greedy else selection.draw(now, self.noise(view.running, width)),
-            masked=view.masked,
-            active=view.active,
-            quota=quota,
-            rate=rate,
-            step=torch.full_like(left, step),
-            progress=torch.full_like(rate, (block.first_step + step + 1) / self.plan.steps),
-            carry=self.carry,
-            noise=self.noise(view.running, width) if self.needs.noise else None,
-            blockwise=self.plan.blockwise,
-            eos_ids=self.model.info.eos_ids,
+            logits = self.model(canvas.tokens, canvas.attend, window, self.cache)
+        info = self.model.info
+        return predict(
+            logits,
+            top_k=self.sampler.needs.top_k,
+            banned=self.options.banned(info),
+            early=self.options.early(canvas, window),
+            eos_ids=info.eos_ids,
         )
 
-    def remember(self, now: Prediction, carry: Tensor | None, running: Tensor | None) -> None:
-        """Push a prediction into the history; `running` [B] names the rows that took the step, None: all."""
-        kept = now if self.needs.logits else now.without_logits()
-        past = (kept, *self.past)[: self.needs.lookback]
-        # a row that idles now may run in a later block, which only a history that spans blocks will see
-        if running is not None and self.needs.span:
-            merged = tuple(new.where(running, old) for new, old in zip(past, self.past, strict=False))
-            past = merged + past[len(merged) :]
-            carry = _merge(running, carry, self.carry)
-        took = torch.ones_like(now.top1[:, 0]) if running is None else running.long()
-        self.past, self.carry = past, carry
-        self.seen = took if self.seen is None else self.seen + took
+    def decide(self, now: Prediction, turn: Turn) -> tuple[Decision, Tensor]:
+        """What the sampler decides, and what it writes."""
+        info, view = self.model.info, turn.view
+        decision, written = (_decide_in_few_kernels() if self.compiled else decide)(
+            self.sampler,
+            now,
+            self.memory,
+            view,
+            clock(turn, self.plan, self.options.schedule or info.schedule),
+            selection=self.options.selection,
+            noise=self.noise,
+            blockwise=self.plan.blockwise,
+            eos_ids=info.eos_ids,
+        )
+        running = None if view.everyone else view.running
+        self.memory = self.memory.push(now, decision.carry, self.sampler.needs, running)
+        return decision, written
 
 
-def _merge(rows: Tensor, new: Tensor | None, old: Tensor | None) -> Tensor | None:
-    """`new` [B, ...] on the given rows, `old` on the rest."""
-    if new is None or old is None:
-        return new
-    return torch.where(rows.view(-1, *[1] * (new.ndim - 1)), new, old)
-
-
-def _read(*flags: Tensor) -> list[bool]:
-    """Scalar flags from the device in one read."""
-    read: list[bool] = torch.stack(flags).tolist()
-    return read
-
-
-def _broken(now: Prediction, view: _View) -> Tensor:
-    """Running rows with a NaN or +inf logit, or nothing but -inf, [B] bool."""
-    return view.running & ~now.lse.isfinite().all(-1)
-
-
-def _broken_logits(broken: Tensor, step: int) -> str:
-    rows = ", ".join(str(row) for row, bad in enumerate(broken.tolist()) if bad)
-    return (
-        f"the model returned NaN or infinite logits at step {step}, row {rows}; check its weights and dtype"
+def decide(
+    sampler: Sampler,
+    now: Prediction,
+    memory: Memory,
+    view: View,
+    clock: Clock,
+    *,
+    selection: Selection,
+    noise: NoiseSource,
+    blockwise: bool,
+    eos_ids: tuple[int, ...],
+) -> tuple[Decision, Tensor]:
+    """What a sampler decides on rows that stand here, and the tokens [B, W] that it writes."""
+    width = view.masked.shape[-1]
+    obs = Observation(
+        now=now,
+        past=memory.past,
+        seen=torch.zeros_like(clock.step) if memory.seen is None else memory.seen,
+        drawn=now.top1 if selection.greedy else selection.draw(now, noise(view.running, width)),
+        masked=view.masked,
+        active=view.active,
+        quota=clock.quota,
+        rate=clock.rate,
+        step=clock.step,
+        progress=clock.progress,
+        carry=memory.carry,
+        noise=noise(view.running, width) if sampler.needs.noise else None,
+        blockwise=blockwise,
+        eos_ids=eos_ids,
     )
+    decision = sampler.decide(obs)
+    written = obs.drawn if decision.tokens is None else decision.tokens
+    return replace(decision, commit=decision.commit & view.masked & view.running[:, None]), written
+
+
+@cache
+def _decide_in_few_kernels() -> Callable[..., tuple[Decision, Tensor]]:
+    """`decide`, compiled once per shape: its many small operations become a few kernels."""
+    return torch.compile(decide, dynamic=False)
+
+
+def fill(now: Prediction, view: View) -> tuple[Decision, Tensor]:
+    """Everything active, with the argmax of the canvas as it is."""
+    return Decision(view.active, torch.zeros_like(view.active), torch.zeros_like(view.running)), now.top1
+
+
+def broken(now: Prediction, running: Tensor) -> Tensor:
+    """Running rows with a NaN or +inf logit, or nothing but -inf, [B] bool."""
+    return running & ~now.lse.isfinite().all(-1)
+
+
+def check(info: ModelInfo, canvas: Canvas, plan: Plan, options: Options) -> None:
+    """Refuse what cannot work before the first forward."""
+    generation, length = plan.columns, canvas.tokens.shape[1]
+    banned = options.banned(info)
+    if info.vocab_size < 2:
+        raise ValueError(f"vocab_size must be >= 2, got {info.vocab_size}")
+    if canvas.mask_id != info.mask_id:
+        raise ValueError(f"the canvas uses mask id {canvas.mask_id}, the model {info.mask_id}")
+    if options.min_new_tokens > length - canvas.start:
+        raise ValueError(
+            f"min_new_tokens must be at most the {length - canvas.start} tokens of the generation, "
+            f"got {options.min_new_tokens}"
+        )
+    token_ids("eos_ids", info.eos_ids, info.vocab_size)
+    token_ids("banned_ids", banned, info.vocab_size)
+    if len(set(banned)) == info.vocab_size:
+        raise ValueError("banned_ids rules out every token; leave at least one")
+    behind = canvas.masked(slice(generation.stop, length))
+    foreign = (canvas.tokens < 0) | (canvas.tokens >= info.vocab_size)
+    unplanned, unknown = read(behind.any(-1), foreign.any(-1))
+    if generation.start < canvas.start or generation.stop > length or unplanned:
+        raise ValueError(
+            f"the plan covers columns {generation.start} to {generation.stop}, but the canvas generates "
+            f"in columns {canvas.start} to {length}; every mask must be inside the plan"
+        )
+    if unknown:
+        token_ids("the canvas", canvas.tokens.flatten().tolist(), info.vocab_size)

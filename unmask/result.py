@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -67,23 +67,73 @@ def decode(
 
 def collect(steps: Iterable[Step], canvas: Canvas, eos_ids: tuple[int, ...]) -> Result:
     """Count what the steps did to the canvas they started from; `eos_ids` end a text, none: it never ends."""
-    tokens, evaluations = canvas.tokens, 0
-    names = ("steps", "forwards", "accepted", "forced", "forced_steps", "empty_steps", "leftovers")
-    count = {name: torch.zeros(len(tokens), dtype=torch.int64, device=tokens.device) for name in names}
+    tally = Tally(canvas, eos_ids)
     for step in steps:
-        tokens, evaluations = step.tokens, evaluations + step.forward
-        count["forwards"] += step.fresh
-        committed = step.decision.commit.sum(-1)
-        if step.leftover:
-            count["leftovers"] += committed
-            continue
-        forced = step.decision.forced & step.running
-        count["steps"] += step.running
-        count["accepted"] += committed * ~forced
-        count["forced"] += committed * forced
-        count["forced_steps"] += forced
-        count["empty_steps"] += step.running & ~step.decision.eligible.any(-1)
-    final = Canvas(tokens, canvas.attend, canvas.start, canvas.mask_id).close(eos_ids)
-    ended = final.finished(eos_ids).tolist()
-    finish: tuple[Finish, ...] = tuple("eos" if end else "length" for end in ended)
-    return Result(tokens=final.tokens, start=canvas.start, finish=finish, evaluations=evaluations, **count)
+        tally.add(step)
+    return tally.result()
+
+
+class _Counted(NamedTuple):
+    """What counts of a step, [B] each."""
+
+    running: Tensor
+    fresh: Tensor
+    forced: Tensor
+    committed: Tensor  # positions
+    eligible: Tensor  # any position
+
+
+def _stack(steps: Sequence[_Counted]) -> _Counted:
+    """All steps at once, [steps, B] each."""
+    return _Counted(*(torch.stack(values) for values in zip(*steps, strict=True)))
+
+
+class Tally:
+    """A Result in the making."""
+
+    def __init__(self, canvas: Canvas, eos_ids: tuple[int, ...]) -> None:
+        self.canvas = canvas
+        self.eos_ids = eos_ids
+        self.evaluations = 0
+        nobody = torch.zeros(len(canvas.tokens), dtype=torch.bool, device=canvas.tokens.device)
+        nothing = _Counted(nobody, nobody, nobody, nobody.long(), nobody)
+        # counted at the end: on a device, a dozen small sums per step would cost more than the decision
+        self.taken = [nothing]
+        self.filled = [nothing]
+
+    def add(self, step: Step) -> None:
+        """Note one step."""
+        self.canvas = replace(self.canvas, tokens=step.tokens)
+        self.evaluations += step.forward
+        decision = step.decision
+        committed, eligible = decision.commit.sum(-1), decision.eligible.any(-1)
+        counted = _Counted(step.running, step.fresh, decision.forced, committed, eligible)
+        (self.filled if step.leftover else self.taken).append(counted)
+
+    def counts(self) -> dict[str, Tensor]:
+        """What the steps cost so far, [B] each."""
+        taken, filled = _stack(self.taken), _stack(self.filled)
+        forced = taken.forced & taken.running
+        per_step = {
+            "steps": taken.running,
+            "forwards": torch.cat([taken.fresh, filled.fresh]),
+            "accepted": taken.committed * ~forced,
+            "forced": taken.committed * forced,
+            "forced_steps": forced,
+            "empty_steps": taken.running & ~taken.eligible,
+            "leftovers": filled.committed,
+        }
+        return {name: counted.sum(0) for name, counted in per_step.items()}
+
+    def result(self) -> Result:
+        """What came out."""
+        final = self.canvas.close(self.eos_ids)
+        ended = final.finished(self.eos_ids).tolist()
+        finish: tuple[Finish, ...] = tuple("eos" if end else "length" for end in ended)
+        return Result(
+            tokens=final.tokens,
+            start=final.start,
+            finish=finish,
+            evaluations=self.evaluations,
+            **self.counts(),
+        )

@@ -98,11 +98,11 @@ def _entr(mass: Tensor) -> Tensor:
 
 
 def _entropy(logits: Tensor) -> Tensor:
-    return _entr(logits.softmax(-1)).sum(-1)
+    return _entr(logits.float().softmax(-1)).sum(-1)
 
 
 def _kl(p_logits: Tensor, q_logits: Tensor) -> Tensor:
-    log_p, log_q = p_logits.log_softmax(-1), q_logits.log_softmax(-1)
+    log_p, log_q = p_logits.float().log_softmax(-1), q_logits.float().log_softmax(-1)
     mass = log_p.exp()
     return torch.where(mass > 0, mass * (log_p - log_q), 0).sum(-1).clamp(min=0)
 

@@ -43,20 +43,37 @@ def stream(
 
 def chunks(batch: Batch, placeholder: str | None) -> Iterator[Chunk]:
     """Chunks of a batch of one; `placeholder` None: no drafts."""
-    since, sent, taken = perf_counter(), 0, list[Step]()
+    since, final, taken = perf_counter(), FinalText(batch.ending), list[Step]()
     for step in batch.steps:
         taken.append(step)
         generated = step.tokens[0, batch.canvas.start :].tolist()
-        ids = batch.ending.final_ids(generated)
-        final = batch.ending.final_text(ids)
-        text = final[sent : batch.ending.sendable(final)]
-        sent += len(text)
-        draft = None if placeholder is None else _draft(batch.ending, generated, placeholder)[sent:]
+        text = final.read(generated)
+        draft = None if placeholder is None else _draft(batch.ending, generated, placeholder)[final.sent :]
         if text or draft is not None:
             yield Chunk(text, draft, step.index)
     [generation] = batch.read(taken, since=since)
     last = "" if placeholder is not None else None
-    yield Chunk(generation.text[sent:], last, generation.steps, generation)
+    yield Chunk(generation.text[final.sent :], last, generation.steps, generation)
+
+
+class FinalText:
+    """The text of a row as far as no later step can change it, piece by piece."""
+
+    def __init__(self, ending: Ending) -> None:
+        self.sent = 0  # characters
+        self._ending = ending
+        self._ids = 0  # final tokens that were read
+
+    def read(self, generated: list[int]) -> str:
+        """What the tokens of the generation add to the pieces before."""
+        ids = self._ending.final_ids(generated)
+        if len(ids) == self._ids:
+            return ""
+        self._ids = len(ids)
+        final = self._ending.final_text(ids)
+        text = final[self.sent : self._ending.sendable(final)]
+        self.sent += len(text)
+        return text
 
 
 def _draft(ending: Ending, generated: list[int], placeholder: str) -> str:

@@ -1,4 +1,4 @@
-"""From logits to a Prediction: the one pass over the vocabulary that every sampler needs. Always float32."""
+"""From logits to a Prediction: the one pass over the vocabulary that every sampler needs, in float32."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from unmask import kernels
 from unmask.rows import by_rows
 from unmask.types import Prediction
 
@@ -15,6 +16,10 @@ CHUNK = 128  # vocabulary columns per first-stage maximum
 
 def summarize(logits: Tensor, top_k: int) -> Prediction:
     """Top-K candidates (ties go to the lower id) and log-sum-exp of logits [B, W, V]."""
+    if kernels.usable(logits, top_k):
+        from unmask.kernels.summary import summarize as fused
+
+        return Prediction(*fused(logits, top_k), logits)
     logits = logits.float()
     top_ids = top_k_ids(logits, top_k)
     return Prediction(top_ids, logits.gather(-1, top_ids), by_rows(_log_sum_exp, logits), logits)
@@ -30,19 +35,28 @@ def ban(logits: Tensor, ids: Sequence[int]) -> Tensor:
 def top_k_ids(logits: Tensor, k: int) -> Tensor:
     """Ids of the K largest logits, largest first, ties to the lower id, [..., V] -> [..., min(K, V)].
 
-    `torch.topk` breaks ties as it likes. The K best tokens lie in the K chunks with the best maxima (of equal
-    chunks the leftmost), so two small stable sorts decide the order after a single pass over the vocabulary.
+    The K best tokens lie in the K chunks with the best maxima (of equal chunks the leftmost), so two small
+    searches decide the order after a single pass over the vocabulary.
     """
     vocabulary = logits.shape[-1]
     whole = vocabulary // CHUNK * CHUNK
     maxima = logits[..., :whole].reshape(*logits.shape[:-1], whole // CHUNK, CHUNK).amax(-1)
     if whole < vocabulary:
         maxima = torch.cat([maxima, logits[..., whole:].amax(-1, keepdim=True)], dim=-1)
-    chunks = maxima.sort(dim=-1, descending=True, stable=True).indices[..., :k].sort(dim=-1).values
+    column = torch.arange(maxima.shape[-1], device=logits.device)
+    chunks = _keys(maxima, column).topk(min(k, maxima.shape[-1])).indices
     ids = (chunks[..., None] * CHUNK + torch.arange(CHUNK, device=logits.device)).flatten(-2)
-    values = logits.gather(-1, ids.clamp(max=vocabulary - 1)).masked_fill(ids >= vocabulary, -torch.inf)
-    best = values.sort(dim=-1, descending=True, stable=True).indices[..., : min(k, vocabulary)]
-    return ids.gather(-1, best)
+    values = logits.gather(-1, ids.clamp(max=vocabulary - 1))
+    # the last chunk may reach beyond the vocabulary: the lowest keys, so that even -inf comes before
+    keys = _keys(values, ids).masked_fill(ids >= vocabulary, torch.iinfo(torch.int64).min)
+    return ids.gather(-1, keys.topk(min(k, vocabulary)).indices)
+
+
+def _keys(values: Tensor, ids: Tensor) -> Tensor:
+    """Numbers that sort as float32 values do, equal ones by the lower id; `torch.topk` ignores ties."""
+    bits = (values + 0.0).view(torch.int32)  # -0 becomes +0
+    order = bits ^ ((bits >> 31) & 0x7FFFFFFF)  # two's complement of sign and magnitude
+    return (order.long() << 32) - ids
 
 
 def _log_sum_exp(logits: Tensor) -> Tensor:

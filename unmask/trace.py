@@ -11,7 +11,6 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
-from importlib.resources import files
 from math import isfinite
 from pathlib import Path
 from typing import IO, Any, NamedTuple, TypeVar
@@ -22,7 +21,6 @@ from unmask.types import Step
 
 FORMAT = 1
 DIGITS = 6  # of confidences and divergences; tokens are exact
-PLACEHOLDER = '"the trace goes here"'
 
 Rows = list[list[int]]  # tokens of a canvas, [B][N]
 Known = TypeVar("Known")
@@ -35,6 +33,16 @@ class Commit(NamedTuple):
     token: int
     confidence: float | None  # None: the sampler does not say
     jsd: float | None
+
+
+class Held(NamedTuple):
+    """One position that a step looked at and left masked."""
+
+    column: int
+    token: int  # what it would have written
+    confidence: float | None
+    jsd: float | None
+    persists: bool | None  # its top-1 token did not change for as long as the sampler asks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +77,7 @@ class Change:
     fresh: list[bool]  # the row needed a forward
     forward: bool  # the model ran
     leftover: bool  # the budget was spent, and what was left got its argmax
+    held: list[list[Held]] = field(default_factory=list)  # none in older traces
     texts: Mapping[str, str] = field(default_factory=dict)  # token id -> text, of tokens not named before
 
 
@@ -123,34 +132,54 @@ def recording(
         write(asdict(header) | {"texts": texts(given)})
 
         def record(step: Step) -> None:
-            seen = change(step)
-            tokens = {commit.token for row in seen.commit for commit in row}
+            seen = change(step, header.mask_id)
+            tokens = {place.token for rows in (seen.commit, seen.held) for row in rows for place in row}
             write(asdict(seen) | {"texts": texts(tokens)})
 
         yield record
 
 
-def change(step: Step) -> Change:
+def change(step: Step, mask_id: int) -> Change:
     """What a step did, in plain numbers."""
     decision = step.decision
-    rows: list[list[Commit]] = [[] for _ in range(len(step.tokens))]
-    row_of, offset = decision.commit.nonzero(as_tuple=True)
-    written = step.drawn[row_of, offset].tolist()
-    confidences = _signal(decision.signals.get("confidence"), row_of, offset)
-    divergences = _signal(decision.signals.get("jsd"), row_of, offset)
-    columns = (offset + step.window.start).tolist()
-    for row, *commit in zip(row_of.tolist(), columns, written, confidences, divergences, strict=True):
-        rows[row].append(Commit(*commit))
+    commit: list[list[Commit]] = [[] for _ in range(len(step.tokens))]
+    held: list[list[Held]] = [[] for _ in range(len(step.tokens))]
+    for row, *place, _ in _places(step, decision.commit):
+        commit[row].append(Commit(*place))
+    for row, *place in _places(step, _left(step, mask_id)):
+        held[row].append(Held(*place))
     return Change(
         step=step.index,
         block=step.block,
-        commit=rows,
+        commit=commit,
+        held=held,
         forced=(decision.forced & step.running).tolist(),
         eligible=decision.eligible.sum(-1).tolist(),
         running=step.running.tolist(),
         fresh=step.fresh.tolist(),
         forward=step.forward,
         leftover=step.leftover,
+    )
+
+
+def _left(step: Step, mask_id: int) -> Tensor:
+    """Masks that a step of a running row left as they were, [B, W] bool."""
+    return (step.tokens[:, step.window] == mask_id) & step.running[:, None]
+
+
+def _places(step: Step, where: Tensor) -> Iterator[tuple[Any, ...]]:
+    """Row, column, token, confidence, JSD and persistence of some positions [B, W] bool."""
+    row, offset = where.nonzero(as_tuple=True)
+    told = step.decision.signals
+    persists = told.get("persistence")
+    return zip(
+        row.tolist(),
+        (offset + step.window.start).tolist(),
+        step.drawn[row, offset].tolist(),
+        _signal(told.get("confidence"), row, offset),
+        _signal(told.get("jsd"), row, offset),
+        [None] * len(row) if persists is None else persists[row, offset].tolist(),
+        strict=True,
     )
 
 
@@ -216,18 +245,6 @@ def count(trace: Trace, row: int) -> Counts:
     )
 
 
-def to_html(trace: Trace) -> str:
-    """One self-contained page that shows any step of the trace."""
-    content = {
-        "header": asdict(trace.header),
-        "texts": trace.texts,
-        "changes": [{**asdict(step), "texts": {}} for step in trace.changes],
-    }
-    # a token may spell </script>
-    data = json.dumps(content, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
-    return (files("unmask") / "trace.html").read_text(encoding="utf-8").replace(PLACEHOLDER, data)
-
-
 def _open(path: str | Path, mode: str) -> IO[bytes]:
     opener: Callable[..., IO[bytes]] = gzip.open if str(path).endswith(".gz") else open  # type: ignore[assignment]
     return opener(path, mode)
@@ -272,9 +289,10 @@ def _change(content: Any, header: Header, where: str) -> Change:
     """A Change that fits the canvas of its header."""
     read = _built(Change, content, where)
     try:
-        read.commit[:] = [[Commit(*commit) for commit in row] for row in read.commit]
-        columns = [commit.column for row in read.commit for commit in row]
-        lists = (read.commit, read.forced, read.eligible, read.running, read.fresh)
+        read.commit[:] = [[Commit(*place) for place in row] for row in read.commit]
+        read.held[:] = [[Held(*place) for place in row] for row in read.held]
+        columns = [place.column for rows in (read.commit, read.held) for row in rows for place in row]
+        lists = (read.commit, read.held or read.commit, read.forced, read.eligible, read.running, read.fresh)
         fits = all(len(each) == len(header.canvas) for each in lists)
         fits = fits and all(0 <= column < len(header.canvas[0]) for column in columns)
     except TypeError as error:

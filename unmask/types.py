@@ -5,7 +5,7 @@ Shape letters, used everywhere: B rows, N canvas columns, W window columns, K ke
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
@@ -22,7 +22,7 @@ class Prediction:
     top_ids: Tensor  # [B, W, K] int64, most likely first; ties go to the lower id
     top_logits: Tensor  # [B, W, K] float32
     lse: Tensor  # [B, W] float32, log-sum-exp over the vocabulary
-    logits: Tensor | None = None  # [B, W, V] float32, dropped from history unless a sampler needs it
+    logits: Tensor | None = None  # [B, W, V] float32, or as the model gave them where a kernel read them
 
     @property
     def top1(self) -> Tensor:
@@ -57,6 +57,22 @@ class Prediction:
             None
             if self.logits is None or other.logits is None
             else torch.where(rows[:, None, None], self.logits, other.logits),
+        )
+
+    def take(self, rows: Tensor) -> Prediction:
+        """The prediction of the rows with these numbers [n], in this order."""
+        logits = None if self.logits is None else self.logits[rows]
+        return Prediction(self.top_ids[rows], self.top_logits[rows], self.lse[rows], logits)
+
+    @staticmethod
+    def join(parts: Sequence[Prediction]) -> Prediction:
+        """The rows of several predictions of the same width, one after another."""
+        kept = [part.logits for part in parts if part.logits is not None]
+        return Prediction(
+            torch.cat([part.top_ids for part in parts]),
+            torch.cat([part.top_logits for part in parts]),
+            torch.cat([part.lse for part in parts]),
+            torch.cat(kept) if len(kept) == len(parts) else None,
         )
 
 
@@ -121,9 +137,11 @@ class ModelInfo:
     eos_ids: tuple[int, ...] = ()
     pad_id: int = 0
     max_length: int = 4096
+    new_tokens: int = 256  # what a generation has unless it says otherwise
     block_length: int | None = None  # the family's own regime; None: full sequence
     schedule: ScheduleName = "linear"  # the family's own fixed schedule
     deterministic: bool = True  # same tokens, same logits: an unchanged canvas needs no new forward
+    compiled: bool = False  # unmask.compile was asked for: decisions may be compiled too
 
 
 class Cache(Protocol):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from unmask import GenerationConfig, generate, infill, make_sampler
@@ -44,8 +46,34 @@ def test_compare_shows_every_sampler_in_order(call, dream):
     names = NAMES.split(",")
     rows = [line.split()[1] for line in result.stdout.splitlines() if len(line.split()) > 2]
     assert [row for row in rows if row in names] == names
-    assert result.stdout.count(" steps ") == len(names)
+    assert len(re.findall(r"^│ \d+ steps ", result.stdout, re.MULTILINE)) == len(names)
     assert "1.00x" in result.stdout
+    assert re.search(r"less took \d+ steps where base took 8: -?\d+% fewer", result.stdout)
+
+
+def test_compare_judges_the_answers_to_items_of_tasks(call, lines):
+    ask = ("compare", "--task", "mini-math,mini-winogrande", "--item", 3, "--samplers", "threshold,less")
+    found = lines(*ask)
+    assert [line["sampler"] for line in found] == ["threshold", "less"] * 2
+    assert all(isinstance(line["correct"], bool) for line in found)
+    shown = call(*ask).stdout
+    assert shown.count("correct") == sum(line["correct"] for line in found)
+    assert re.search(r"right answers: less \d, threshold \d of 2\.", shown)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((), "either a PROMPT or --task"),
+        (("hi", "--task", "mini-math"), "either a PROMPT or --task"),
+        (("--task", "mini-maths"), "did you mean 'mini-math'"),
+        (("--task", "mini-math", "--item", 500), "--item must be below 500"),
+    ],
+)
+def test_compare_refuses_what_it_cannot_ask(call, arguments, words):
+    result = call("compare", *arguments)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert words in result.stderr.replace("\n", " ")
 
 
 def test_compare_speaks_json(lines, dream, dream_model):

@@ -96,7 +96,7 @@ def test_debug_shows_the_traceback(call):
 
 
 def test_wrong_flags_are_typers_to_refuse(call):
-    for arguments in (("generate", "hello"), ("generate", "-m", "x", "hi", "--stepz", "3"), ("nothing",)):
+    for arguments in (("generate", "-m", "x", "hi", "--stepz", "3"), ("nothing",)):
         result = call(*arguments)
         assert result.exit_code == 2
         assert "Traceback" not in result.stderr

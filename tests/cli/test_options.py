@@ -13,7 +13,7 @@ from unmask.cli.options import DecodingOptions, LengthOptions, SamplerOptions, b
 
 # behind an ended text nothing is shown, and reuse never changes a token
 NO_OPTION = {"stop_at_eos", "reuse"}
-OPTIONAL = {"steps", "refresh_every"}  # their defaults are words
+OPTIONAL = {"steps", "refresh_every", "max_new_tokens"}  # their defaults are words
 
 
 def shown_defaults() -> dict[str, str]:

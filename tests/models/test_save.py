@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors import safe_open
 
-from unmask.models import load, random_checkpoint, save
+from unmask.models import compile, load, random_checkpoint, random_model, save
 from unmask.models.trunk import Trunk
 
 from .goldens import GOLDENS
@@ -96,3 +96,21 @@ def test_random_weights_depend_on_the_seed_and_not_on_the_shards(family: Trunk, 
     first, resharded, reseeded = (load(tmp_path / name, device="cpu").state_dict() for name in "abc")
     assert all(torch.equal(first[name], resharded[name]) for name in first)
     assert not torch.equal(first["embed.weight"], reseeded["embed.weight"])
+
+
+def test_a_compiled_model_is_saved_like_any_other(tmp_path: Path) -> None:
+    model = load(GOLDENS / "dream_tiny", device="cpu")
+    expected = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    save(compile(model, layers=False), tmp_path / "copy")
+    state = load(tmp_path / "copy", device="cpu").state_dict()
+    assert all(torch.equal(tensor, state[name]) for name, tensor in expected.items())
+
+
+@pytest.mark.parametrize("name", ["llada_tiny", "dream_tiny"])
+def test_a_random_model_is_what_a_random_checkpoint_holds(name: str, tmp_path: Path) -> None:
+    config = json.loads((GOLDENS / name / "config.json").read_text())
+    random_checkpoint(config, tmp_path / "drawn", seed=3)
+    stored = load(tmp_path / "drawn", device="cpu", dtype="bfloat16")
+    made = random_model(config, seed=3)
+    assert made.info == stored.info
+    assert all(torch.equal(tensor, stored.state_dict()[key]) for key, tensor in made.state_dict().items())

@@ -34,7 +34,6 @@ INFO = ModelInfo(vocab_size=512, mask_id=509, eos_ids=(500, 503), block_length=6
         ("stop", "\n", r"stop must be a tuple of strings, got one string; write stop=\('\\n',\)"),
         ("stop", ("a", ""), "stop must hold strings of at least one character, got ''"),
         ("stop", 3, "stop must be a tuple of strings, got 3"),
-        ("min_new_tokens", 257, "min_new_tokens must be at most max_new_tokens, 256; got 257"),
         ("stop_at_eos", 1, "stop_at_eos must be True or False, got 1"),
         ("reuse", "no", "reuse must be True or False, got 'no'"),
         ("end_tokens", "drop", "end_tokens must be one of keep, suppress, demote; got 'drop'"),
@@ -46,6 +45,21 @@ INFO = ModelInfo(vocab_size=512, mask_id=509, eos_ids=(500, 503), block_length=6
 def test_a_field_out_of_range_is_refused(field: str, value: Any, sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         GenerationConfig(**{field: value})
+
+
+def test_more_tokens_at_least_than_at_most_are_refused() -> None:
+    with pytest.raises(ValueError, match="min_new_tokens must be at most max_new_tokens, 8; got 9"):
+        GenerationConfig(max_new_tokens=8, min_new_tokens=9)
+    model = ModelInfo(vocab_size=8, mask_id=7, new_tokens=16)
+    with pytest.raises(ValueError, match="min_new_tokens must be at most max_new_tokens, 16; got 17"):
+        GenerationConfig(min_new_tokens=17).new_tokens(model)
+
+
+def test_the_length_is_the_models_own_unless_given() -> None:
+    model = ModelInfo(vocab_size=8, mask_id=7, new_tokens=16)
+    assert GenerationConfig().new_tokens(model) == 16
+    assert GenerationConfig(max_new_tokens=4).new_tokens(model) == 4
+    assert GenerationConfig().new_tokens(ModelInfo(vocab_size=8, mask_id=7)) == 256
 
 
 def test_lists_are_frozen_too() -> None:

@@ -19,6 +19,7 @@ from unmask.training.tasks.code.bodies import body
 from unmask.training.tasks.code.pipeline import draw_pipeline
 from unmask.training.tasks.files import ITEMS_PER_TASK, drawn_items
 from unmask.training.tasks.mini_math import last_boxed, value_of
+from unmask.training.tasks.options import letter_of
 from unmask.training.tasks.phrases import one
 from unmask.training.tasks.stories import rates
 from unmask.training.tasks.stories.story import Story, worked
@@ -99,7 +100,7 @@ def test_the_training_mix_follows_its_shares():
     counts = Counter(draw_training(rng).task for _ in range(4000))
     for name, share in SHARES.items():
         assert counts[name] / 4000 == pytest.approx(share / sum(SHARES.values()), abs=0.03)
-    assert {draw_training(rng, {"find": 1.0}).task for _ in range(20)} == {"find"}
+    assert {draw_training(rng, {"about": 1.0}).task for _ in range(20)} == {"about"}
 
 
 @pytest.mark.parametrize(
@@ -134,7 +135,7 @@ def test_an_unknown_task_is_named_with_a_suggestion():
     with pytest.raises(ValueError, match="did you mean 'mini-math'"):
         tasks.get_task("mini-maths")
     with pytest.raises(ValueError, match="it only trains"):
-        tasks.test_items("find")
+        tasks.test_items("about")
 
 
 def test_tasks_need_nothing_but_the_standard_library():
@@ -265,13 +266,19 @@ def test_a_broken_box_is_no_answer(text):
     ("text", "extracted"),
     [
         ("C", "C"),
+        ("trout", "B"),
         ("Answer: B", "B"),
-        ("The heron swims.\nThus the answer is D.", "D"),
+        ("Answer: wolf", "D"),
+        ("The heron swims.\nThus the answer is wolf.", "D"),
+        ("The answer is trout. So the answer is heron.", "A"),
+        ("The answer is (C).", "C"),
+        ("The answer is goose.", None),
         ("A dog barks.", None),
+        ("", None),
     ],
 )
-def test_the_letter_that_is_called_the_answer_counts(text, extracted):
-    assert TASKS["mini-mmlu"].score(tasks.test_items("mini-mmlu")[0], text).extracted == extracted
+def test_the_option_that_is_called_the_answer_counts(text, extracted):
+    assert letter_of(text, ["heron", "trout", "bear", "wolf"]) == extracted
 
 
 # --- not solvable from the surface of the question

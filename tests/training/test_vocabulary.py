@@ -81,19 +81,6 @@ def test_every_digit_is_a_piece_of_its_own(tokenizer):
     ]
 
 
-@pytest.mark.parametrize("letter", "ABCD")
-def test_an_option_letter_is_the_same_piece_wherever_it_stands(tokenizer, letter):
-    piece = tokenizer.token_to_id(letter)
-    for text in (
-        letter,
-        f"{letter}. heron",
-        f"Answer: {letter}",
-        f"So the answer is {letter}.",
-        f"({letter})",
-    ):
-        assert tokenizer.encode(text).count(piece) == 1
-
-
 def test_every_option_of_the_world_is_one_piece(tokenizer):
     words = {word for relation in RELATIONS for word in (*relation.facts, *relation.values)}
     assert [word for word in sorted(words) if len(tokenizer.encode(f" {word}")) > 1] == []

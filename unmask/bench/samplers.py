@@ -114,12 +114,17 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     arguments = parser.parse_args()
     try:
-        device = str(pick_device(arguments.device))
-        whole("--repeat", arguments.repeat, 1)
+        run_samplers(arguments.device, arguments.repeat)
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
-    _report(device, arguments.repeat)
+
+
+def run_samplers(device: str, repeat: int) -> None:
+    """Print the table."""
+    place = str(pick_device(device))
+    whole("--repeat", repeat, 1)
+    _report(place, repeat)
 
 
 def _report(device: str, repeat: int) -> None:

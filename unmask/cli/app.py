@@ -6,12 +6,18 @@ from typing import Annotated
 
 import typer
 
+from unmask.cli.bench import bench
 from unmask.cli.chat import chat
 from unmask.cli.command import command
 from unmask.cli.compare import compare
+from unmask.cli.compare_runs import compare_runs
+from unmask.cli.evaluate import evaluate
 from unmask.cli.generate import generate
 from unmask.cli.infill import infill
+from unmask.cli.reproduce import reproduce
 from unmask.cli.samplers import samplers
+from unmask.cli.score import score
+from unmask.cli.serve import serve
 from unmask.cli.trace import trace
 from unmask.cli.train import train
 
@@ -22,8 +28,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for function in (generate, chat, infill, compare, samplers, trace, train):
+for function in (generate, chat, infill, compare, samplers, trace, train, serve, score, compare_runs, bench):
     app.command()(command(function))
+app.command()(command(reproduce))
+app.command("eval")(command(evaluate))  # the function may not hide a builtin
 
 
 def _version(wanted: bool) -> None:

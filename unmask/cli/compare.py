@@ -1,8 +1,9 @@
-"""`unmask compare`: one prompt under several samplers, side by side as in the paper's qualitative tables."""
+"""`unmask compare`: questions under several samplers, side by side as in the paper's qualitative tables."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Annotated
 
@@ -32,8 +33,18 @@ if TYPE_CHECKING:
 NAMES = "base,threshold,klass,prophet,less-paper,less-released,less"
 
 PromptText = Annotated[
-    str, typer.Argument(metavar="PROMPT", help="The text to answer; - reads standard input.")
+    str | None,
+    typer.Argument(
+        metavar="[PROMPT]", show_default=False, help="The text to answer; - reads standard input."
+    ),
 ]
+Tasks = Annotated[
+    str | None,
+    typer.Option(
+        "--task", metavar="NAME,...", help="Ask an item of these tasks instead, and judge the answers."
+    ),
+]
+Place = Annotated[int, typer.Option("--item", min=0, help="Which item of each task.")]
 Names = Annotated[
     str,
     typer.Option(
@@ -41,71 +52,136 @@ Names = Annotated[
     ),
 ]
 AsJson = Annotated[
-    bool, typer.Option("--json", help="Print one JSON object per sampler.", rich_help_panel="Output")
+    bool, typer.Option("--json", help="Print one JSON object per answer.", rich_help_panel="Output")
 ]
 
 
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is asked, and who judges the answers."""
+
+    text: str
+    prompt: object  # as `generate` takes it
+    judge: Callable[[str], bool] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What one sampler made of a question."""
+
+    generation: Generation
+    correct: bool | None  # None: nobody judged
+
+
 def compare(
-    prompt: PromptText,
     model: ModelOptions,
     decoding: DecodingOptions,
     length: LengthOptions,
     prompting: PromptOptions,
+    prompt: PromptText = None,
+    task: Tasks = None,
+    item: Place = 0,
     samplers: Names = NAMES,
     json: AsJson = False,
 ) -> None:
-    """Answer one prompt with several samplers: text, steps, forwards and seconds side by side."""
+    """Answer a prompt, or an item of some tasks, with several samplers, side by side."""
     from unmask.samplers import make_sampler
 
-    text = read_text(prompt)
-    chosen = {name: make_sampler(name) for name in _names(samplers)}
+    if (prompt is None) == (task is None):
+        raise ValueError("give either a PROMPT or --task, such as --task mini-gsm8k,mini-math")
+    chosen = {name: make_sampler(name) for name in _names(samplers, "--samplers", NAMES)}
+    asked = [] if task is None else [_item(name, item) for name in _names(task, "--task", "mini-gsm8k")]
     setup = set_up(model, SamplerOptions(sampler=next(iter(chosen))), decoding, length)
-    answers = _answers(setup, chosen, prompting.apply(setup.model, [text]))
-    first = next(iter(answers.values()))
-    if not json:
-        _print(text, answers)
-        return
-    for name, answer in answers.items():
-        print_json(
-            answer, prompt=text, model=model.model, sampler=name, speedup=first.seconds / answer.seconds
-        )
+    if prompt is not None:
+        text = read_text(prompt)
+        asked = [Question(text, prompting.apply(setup.model, [text])[0])]
+    told = []
+    for question in asked:
+        answers = _answers(setup, chosen, question)
+        told.append(answers)
+        if json:
+            _print_json(question, answers, model.model)
+        else:
+            _print(question.text, answers)
+    if not json and "less" in chosen and len(chosen) > 1:
+        typer.echo(_saved(told))
 
 
-def _names(samplers: str) -> list[str]:
+def _item(task: str, place: int) -> Question:
+    """An item of a task, with its judge."""
+    from unmask.evals import get_task
+
+    found = get_task(task)
+    samples = found.load(None)
+    if place >= len(samples):
+        raise ValueError(f"--item must be below {len(samples)}, the size of {task}; got {place}")
+    sample = samples[place]
+    shown = sample.prompt if isinstance(sample.prompt, str) else sample.prompt[-1]["content"]  # type: ignore[index]
+    return Question(shown, sample.prompt, lambda text: found.score([sample], [text])[0].correct)
+
+
+def _names(text: str, option: str, example: str) -> list[str]:
     """The names in a comma-separated list, at least one, each once."""
-    names = [name.strip() for name in samplers.split(",") if name.strip()]
+    names = [name.strip() for name in text.split(",") if name.strip()]
     if not names:
-        raise ValueError(f"--samplers names none; give some, such as {NAMES}")
+        raise ValueError(f"{option} names none; give some, such as {example}")
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
-        raise ValueError(f"--samplers names {twice!r} twice; name each sampler once")
+        raise ValueError(f"{option} names {twice!r} twice; give each name once")
     return names
 
 
-def _answers(setup: Setup, samplers: dict[str, Sampler], prompts: list[object]) -> dict[str, Generation]:
+def _answers(setup: Setup, samplers: dict[str, Sampler], question: Question) -> dict[str, Answer]:
     """The answer of every sampler, timed after a forward that warms the model up."""
     # all at once: what one sampler refuses is refused before the first one runs
     batches = {
-        name: make_batch(replace(setup, sampler=sampler), prompts) for name, sampler in samplers.items()
+        name: make_batch(replace(setup, sampler=sampler), [question.prompt])
+        for name, sampler in samplers.items()
     }
-    next(make_batch(setup, prompts).steps)
+    next(make_batch(setup, [question.prompt]).steps)
     answers = {}
     with progress("comparing", len(batches)) as update:
         for done, (name, batch) in enumerate(batches.items()):
             update(done)
-            [answers[name]] = batch.read(batch.steps, since=perf_counter())
+            [generation] = batch.read(batch.steps, since=perf_counter())
+            correct = None if question.judge is None else question.judge(generation.text)
+            answers[name] = Answer(generation, correct)
     return answers
 
 
-def _print(prompt: str, answers: dict[str, Generation]) -> None:
+def _print_json(question: Question, answers: dict[str, Answer], model: str) -> None:
+    first = next(iter(answers.values())).generation
+    for name, answer in answers.items():
+        verdict = {} if answer.correct is None else {"correct": answer.correct}
+        speedup = first.seconds / answer.generation.seconds
+        more = {"prompt": question.text, "model": model, "sampler": name, "speedup": speedup}
+        print_json(answer.generation, **more, **verdict)
+
+
+def _print(prompt: str, answers: dict[str, Answer]) -> None:
     from rich.console import Console
     from rich.text import Text
 
-    first = next(iter(answers.values()))
+    first = next(iter(answers.values())).generation
     table = _table(prompt)
     for name, answer in answers.items():
-        table.add_row(_facts(name, answer, first.seconds / answer.seconds), Text(printable(answer.text)))
+        speedup = first.seconds / answer.generation.seconds
+        table.add_row(_facts(name, answer, speedup), Text(printable(answer.generation.text)))
     Console().print(table)
+
+
+def _saved(told: list[dict[str, Answer]]) -> str:
+    """What LESS spared over the first sampler, on all questions together."""
+    name = next(iter(told[0]))
+    less, first = ([answers[key].generation for answers in told] for key in ("less", name))
+    steps, before = sum(one.steps for one in less), sum(one.steps for one in first)
+    faster = sum(one.seconds for one in first) / sum(one.seconds for one in less)
+    fewer = f"{1 - steps / before:.0%} fewer, {faster:.1f}x as fast"
+    saved = f"less took {steps} steps where {name} took {before}: {fewer}"
+    if told[0]["less"].correct is None:
+        return f"{saved}."
+    right = {key: sum(bool(answers[key].correct) for answers in told) for key in ("less", name)}
+    return f"{saved}; right answers: less {right['less']}, {name} {right[name]} of {len(told)}."
 
 
 def _table(prompt: str) -> Table:
@@ -119,11 +195,14 @@ def _table(prompt: str) -> Table:
     return table
 
 
-def _facts(name: str, answer: Generation, speedup: float) -> Text:
-    """The name of a sampler over what its answer took."""
+def _facts(name: str, answer: Answer, speedup: float) -> Text:
+    """The name of a sampler over what its answer took, and whether it is right."""
     from rich.text import Text
 
-    facts = f"\n{answer.steps} steps\n{answer.forwards} forwards\n{answer.seconds:.2f} s"
-    return (
-        Text(name, style="bold").append(facts, "not bold dim").append(f"\n{speedup:.2f}x", "not bold green")
-    )
+    cost = answer.generation
+    text = Text(name, style="bold")
+    text.append(f"\n{cost.steps} steps\n{cost.forwards} forwards\n{cost.seconds:.2f} s", "not bold dim")
+    text.append(f"\n{speedup:.2f}x", "not bold cyan")
+    if answer.correct is not None:
+        text.append(*("\ncorrect", "not bold green") if answer.correct else ("\nwrong", "not bold red"))
+    return text

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from unmask.config import GenerationConfig
     from unmask.types import Sampler
 
+DEFAULT_MODEL = "mini-llada"
 DEFAULT_SAMPLER = "less"
 CACHES = ("none", "prefix", "dual")
 
@@ -40,8 +41,13 @@ class ModelOptions:
     """Which model, and where it runs."""
 
     model: Annotated[
-        str, _model("--model", "-m", help="Checkpoint folder or hub id, owner/name or owner/name@revision.")
-    ]
+        str,
+        _model(
+            "--model",
+            "-m",
+            help="mini-llada, mini-dream, a checkpoint folder, or a hub id owner/name[@revision].",
+        ),
+    ] = DEFAULT_MODEL
     device: Annotated[str, _model("--device", help="auto, cpu, cuda, cuda:N or mps.")] = "auto"
     dtype: Annotated[str, _model("--dtype", help="auto, float32, bfloat16, float16 or int8.")] = "auto"
 
@@ -50,9 +56,9 @@ class ModelOptions:
 class SamplerOptions:
     """Which rule decides."""
 
-    sampler: Annotated[str, _sampler("--sampler", "-s", help="`unmask samplers` lists them.")] = (
-        DEFAULT_SAMPLER
-    )
+    sampler: Annotated[
+        str, _sampler("--sampler", "-s", help="`unmask samplers` lists them; or a preset FILE.json.")
+    ] = DEFAULT_SAMPLER
     settings: Annotated[
         list[str] | None,
         _sampler(
@@ -64,9 +70,16 @@ class SamplerOptions:
 
     def build(self) -> Sampler:
         """The sampler that these options mean."""
-        from unmask.samplers import make_sampler
+        from dataclasses import replace
 
-        return make_sampler(self.sampler, **parse_fields(make_sampler(self.sampler), self.settings or []))
+        from unmask.samplers import check_fields
+        from unmask.samplers.preset import find_sampler
+
+        preset: Any = find_sampler(self.sampler)
+        changes = parse_fields(preset, self.settings or [])
+        check_fields(self.sampler, preset, changes)
+        made: Sampler = replace(preset, **changes)
+        return made
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,7 +148,8 @@ class LengthOptions:
     """Where a text ends."""
 
     max_new_tokens: Annotated[
-        int | None, _text("--max-new-tokens", "-n", show_default="256", help="Tokens to decode.")
+        int | None,
+        _text("--max-new-tokens", "-n", show_default="the model's own, mostly 256", help="Tokens to decode."),
     ] = None
     min_new_tokens: Annotated[
         int | None, _text("--min-new-tokens", show_default="0", help="No end token before so many.")
@@ -199,14 +213,15 @@ def build_config(*groups: object) -> GenerationConfig:
     given = {item.name: getattr(group, item.name) for group in groups for item in fields(group)}  # type: ignore[arg-type]
     settings = {name: value for name, value in given.items() if value is not None}
     if "block_length" in settings:
-        settings["block_length"] = _block_length(settings["block_length"])
+        settings["block_length"] = parse_block_length(settings["block_length"])
     if "cache" in settings:
         one_of("--cache", settings["cache"], CACHES)
         settings["cache"] = None if settings["cache"] == "none" else settings["cache"]
     return GenerationConfig(**settings)
 
 
-def _block_length(text: str) -> int | str | None:
+def parse_block_length(text: str) -> int | str | None:
+    """Columns per block: a number, "auto", or None for "none"."""
     if text in ("auto", "none"):
         return "auto" if text == "auto" else None
     if not text.isdecimal():

@@ -1,4 +1,4 @@
-"""`unmask trace`: what a trace holds, and its page."""
+"""`unmask trace`: what a trace holds, or two of them, and their page."""
 
 from __future__ import annotations
 
@@ -15,18 +15,42 @@ if TYPE_CHECKING:
     from unmask.trace import Trace
 
 File = Annotated[str, typer.Argument(metavar="FILE", help="A trace, as --trace writes it.")]
+Other = Annotated[
+    str | None,
+    typer.Argument(metavar="[OTHER]", help="Another trace of the same prompts, to compare with."),
+]
 Html = Annotated[
     str | None, typer.Option("--html", metavar="OUT.html", help="Write a page that replays the trace.")
 ]
 
 
-def trace(file: File, html: Html = None) -> None:
-    """Sum up a trace; with --html, write a page that shows any of its steps."""
+def trace(file: File, other: Other = None, html: Html = None) -> None:
+    """Sum up a trace, or two of them; with --html, write a page that shows any step and where they differ."""
+    from unmask.trace import read_trace
+
+    read = [read_trace(name) for name in (file, other) if name is not None]
+    if other is not None:
+        _check_same(*read)
+    for each in read:
+        _sum_up(each)
+    if html is not None:
+        from unmask.trace_page import to_html
+
+        Path(html).write_text(to_html(*read), encoding="utf-8")
+        typer.secho(f"wrote {html}", dim=True, err=True)
+
+
+def _check_same(read: Trace, other: Trace) -> None:
+    """Two runs can be compared position by position only if they began alike."""
+    if read.header.canvas != other.header.canvas:
+        raise ValueError(
+            "the two traces begin with different canvases; compare runs of the same prompts and length"
+        )
+
+
+def _sum_up(read: Trace) -> None:
     from rich.console import Console
 
-    from unmask.trace import read_trace, to_html
-
-    read = read_trace(file)
     header = read.header
     typer.secho(f"{header.sampler} on {header.model}, unmask {header.version}", bold=True)
     typer.secho(", ".join(f"{name}={value}" for name, value in header.fields.items()), dim=True)
@@ -34,9 +58,6 @@ def trace(file: File, html: Html = None) -> None:
     for row in range(len(header.canvas)):
         typer.secho(f"row {row}: ", dim=True, nl=False)
         typer.echo(printable(_text(read, row)))
-    if html is not None:
-        Path(html).write_text(to_html(read), encoding="utf-8")
-        typer.secho(f"wrote {html}", dim=True, err=True)
 
 
 def _table(read: Trace) -> Table:

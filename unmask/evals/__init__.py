@@ -5,9 +5,11 @@ from __future__ import annotations
 from difflib import get_close_matches
 from importlib import import_module
 
+from unmask.evals.run import evaluate
+from unmask.evals.summary import Summary
 from unmask.evals.task import Sample, Task, Verdict
 
-__all__ = ["TASKS", "Sample", "Task", "Verdict", "get_task"]
+__all__ = ["TASKS", "Sample", "Summary", "Task", "Verdict", "evaluate", "get_task"]
 
 _MINI = ("gsm8k", "math", "humaneval", "mbpp", "mmlu", "hellaswag", "winogrande")
 # name -> the module whose `tasks()` gives a Task per protocol, the default first

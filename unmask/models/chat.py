@@ -25,7 +25,7 @@ class ChatTemplate:
     """A checkpoint's chat template, compiled in a sandbox."""
 
     def __init__(self, source: str, tokens: Mapping[str, str], origin: str) -> None:
-        self._source = source
+        self.source = source
         self._tokens = tokens
         self._origin = origin
         try:
@@ -37,7 +37,7 @@ class ChatTemplate:
 
     def __reduce__(self) -> tuple[type[ChatTemplate], tuple[str, Mapping[str, str], str]]:
         """Copied and pickled by its source: a compiled template is neither."""
-        return ChatTemplate, (self._source, self._tokens, self._origin)
+        return ChatTemplate, (self.source, self._tokens, self._origin)
 
     def render(self, messages: Sequence[Message], add_generation_prompt: bool) -> str:
         """The conversation as one text."""

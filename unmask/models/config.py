@@ -25,6 +25,16 @@ def read_config(folder: Path) -> dict[str, object]:
     return config
 
 
+def new_tokens(folder: Path) -> int | None:
+    """How many tokens the model is meant to write, where generation_config.json says so."""
+    length = read_object(folder / "generation_config.json").get("max_new_tokens")
+    if length is not None and (isinstance(length, bool) or not isinstance(length, int) or length < 1):
+        raise ValueError(
+            f"{folder}/generation_config.json: max_new_tokens must be a whole number >= 1, got {length!r}"
+        )
+    return length
+
+
 def integer(config: Config, name: str, *, default: int | None = None) -> int:
     """A whole number of the config; `default` where it is absent or null."""
     value = config.get(name)

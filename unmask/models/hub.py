@@ -6,16 +6,23 @@ import re
 from functools import partial
 from pathlib import Path
 
+SHIPPED = ("mini-llada", "mini-dream")  # small models that are part of the package
+MINI = Path(__file__).parent.parent / "mini"
 PATTERNS = ["*.json", "*.safetensors", "*.txt", "*.jinja"]  # weights, configs and tokenizers; never code
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+(@[\w./-]+)?")
 
 
 def find_folder(source: str | Path) -> Path:
-    """The folder that `source` names, or the local snapshot of "owner/name" or "owner/name@revision"."""
+    """The folder that `source` names: itself, a shipped model, or a snapshot of "owner/name[@revision]"."""
     if Path(source).is_dir():
         return Path(source)
+    if str(source).removeprefix("unmask/") in SHIPPED:
+        return MINI / str(source).removeprefix("unmask/")
     if not isinstance(source, str) or HUB_ID.fullmatch(source) is None or source.startswith("."):
-        raise ValueError(f"{str(source)!r} is neither a folder nor a hub id such as 'owner/name'")
+        raise ValueError(
+            f"{str(source)!r} is neither a folder nor a hub id such as 'owner/name'; "
+            f"shipped models: {', '.join(SHIPPED)}"
+        )
     return _download(source)
 
 

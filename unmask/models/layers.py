@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -48,6 +48,31 @@ def key_mask(attend: Tensor | None) -> Tensor | None:
     return (attend | ~attend.any(-1, keepdim=True))[:, None, None]
 
 
+class Joined:
+    """Linear layers with the same input as one matrix; a product of few rows fills a GPU better with it."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, sizes: list[int]) -> None:
+        self.weight = weight
+        self.bias = bias
+        self.sizes = sizes  # outputs of each layer
+
+    @staticmethod
+    def of(*layers: nn.Module) -> Joined | None:
+        """The layers joined, their weights now views of the one matrix; None: a layer is no plain one."""
+        plain = [layer for layer in layers if type(layer) is nn.Linear]
+        if len(plain) < len(layers):
+            return None
+        sizes = [layer.out_features for layer in plain]
+        weight = torch.cat([layer.weight.data for layer in plain])
+        for layer, part in zip(plain, torch.split(weight, sizes), strict=True):
+            layer.weight.data = part
+        biases = [layer.bias.data for layer in plain if layer.bias is not None]
+        return Joined(weight, torch.cat(biases) if biases else None, sizes)
+
+    def __call__(self, x: Tensor) -> Sequence[Tensor]:
+        return torch.split(F.linear(x, self.weight, self.bias), self.sizes, dim=-1)
+
+
 class Attention(nn.Module):
     """Bidirectional grouped-query attention."""
 
@@ -59,11 +84,21 @@ class Attention(nn.Module):
         self.key = nn.Linear(size, key_heads * head_size, bias=bias)
         self.value = nn.Linear(size, key_heads * head_size, bias=bias)
         self.output = nn.Linear(heads * head_size, size, bias=False)
+        self.joined: Joined | None = None
+
+    def join(self) -> None:
+        """From now on compute queries, keys and values in one product."""
+        self.joined = Joined.of(self.query, self.key, self.value)
+
+    def project(self, x: Tensor) -> Sequence[Tensor]:
+        """Queries, keys and values, [B, n, H * D] each."""
+        if self.joined is not None:
+            return self.joined(x)
+        return self.query(x), self.key(x), self.value(x)
 
     def forward(self, x: Tensor, rope: Rope, mask: Tensor | None, store: Store | None) -> Tensor:
-        query = rotate(self._split(self.query(x)), rope)
-        key = rotate(self._split(self.key(x)), rope)
-        value = self._split(self.value(x))
+        query, key, value = map(self._split, self.project(x))
+        query, key = rotate(query, rope), rotate(key, rope)
         if store is not None:
             key, value = store(key, value)
         if self.groups > 1:  # enable_gqa would leave the fast kernels when there is a mask
@@ -85,7 +120,13 @@ class SwiGLU(nn.Module):
         self.gate = nn.Linear(size, hidden, bias=False)
         self.up = nn.Linear(size, hidden, bias=False)
         self.down = nn.Linear(hidden, size, bias=False)
+        self.joined: Joined | None = None
+
+    def join(self) -> None:
+        """From now on compute the gate and what it gates in one product."""
+        self.joined = Joined.of(self.gate, self.up)
 
     def forward(self, x: Tensor) -> Tensor:
-        output: Tensor = self.down(F.silu(self.gate(x)) * self.up(x))
+        gate, up = (self.gate(x), self.up(x)) if self.joined is None else self.joined(x)
+        output: Tensor = self.down(F.silu(gate) * up)
         return output

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from unmask.models.config import read_config
+from unmask.models.config import new_tokens, read_config
 from unmask.models.hub import find_folder
 from unmask.models.quantize import quantize, quantize_linears
 from unmask.models.trunk import Trunk
@@ -51,6 +51,8 @@ def load(
     narrow = quantize_linears(model) if _is_int8(dtype) else set()
     model.load_state_dict(_read(found, place, compute=compute, narrow=narrow), assign=True)
     model.folder = folder
+    if length := new_tokens(folder):
+        model.info = replace(model.info, new_tokens=length)
     attach_tokenizer(model, folder)
     logger.info("loaded %s: %d tensors, %s on %s", folder, len(found), dtype, place)
     return model.requires_grad_(False).eval()

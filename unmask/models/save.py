@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -38,14 +39,31 @@ def random_checkpoint(
     place = pick_device(device)
     with torch.device("meta"):
         model = build(config).to(dtype)
-    state = model.state_dict()
+    draw = partial(_draw, model, place=place, seed=seed)
+    _write(model, folder, shards=_plan(model.state_dict(), shard_bytes), tensor_of=draw)
 
-    def draw(name: str) -> Tensor:
-        generator = torch.Generator(place).manual_seed(seed + zlib.crc32(name.encode()))
-        tensor = torch.empty_like(state[name], device=place)
-        return _fill(name, tensor, layers=model.shape.layers, generator=generator)
 
-    _write(model, folder, shards=_plan(state, shard_bytes), tensor_of=draw)
+def random_model(
+    config: Mapping[str, object],
+    *,
+    seed: int = 0,
+    dtype: torch.dtype = torch.bfloat16,
+    device: str | torch.device = "cpu",
+) -> Trunk:
+    """The model that `random_checkpoint` writes, made where it runs."""
+    place = pick_device(device)
+    with torch.device("meta"):
+        model = build(config).to(dtype)
+    state = {name: _draw(model, name, place=place, seed=seed) for name in model.state_dict()}
+    model.load_state_dict(state, assign=True)
+    return model.requires_grad_(False).eval()
+
+
+def _draw(model: Trunk, name: str, *, place: torch.device, seed: int) -> Tensor:
+    """A random tensor for the one of this name in a model on `meta`."""
+    generator = torch.Generator(place).manual_seed(seed + zlib.crc32(name.encode()))
+    tensor = torch.empty_like(model.state_dict()[name], device=place)
+    return _fill(name, tensor, layers=model.shape.layers, generator=generator)
 
 
 def _fill(name: str, tensor: Tensor, *, layers: int, generator: torch.Generator) -> Tensor:
@@ -77,7 +95,7 @@ def _write(
     total, placed = 0, {}
     for number, names in enumerate(shards, 1):
         file = f"model-{number:05}-of-{len(shards):05}.safetensors" if len(shards) > 1 else SINGLE
-        tensors = {model.publish(name): tensor_of(name).cpu().contiguous() for name in names}
+        tensors = {model.publish(name): _alone(tensor_of(name).cpu().contiguous()) for name in names}
         save_file(tensors, folder / file, metadata={"format": "pt"})
         total += sum(tensor.nbytes for tensor in tensors.values())
         placed.update(dict.fromkeys(tensors, file))
@@ -85,6 +103,11 @@ def _write(
     if len(shards) > 1:
         _write_json(folder / INDEX, {"metadata": {"total_size": total}, "weight_map": placed})
     _write_json(folder / "config.json", _published_config(model))
+
+
+def _alone(tensor: Tensor) -> Tensor:
+    """The tensor with no other in its memory; `compile` joins some, and the format allows none."""
+    return tensor.clone() if tensor.untyped_storage().nbytes() > tensor.nbytes else tensor
 
 
 def _plan(state: Mapping[str, Tensor], shard_bytes: int) -> list[list[str]]:

@@ -49,6 +49,11 @@ class Tokenizer:
         """Whether `chat` can be used."""
         return self._template is not None
 
+    @property
+    def chat_template(self) -> str | None:
+        """The source of the chat template, None where there is none."""
+        return None if self._template is None else self._template.source
+
     def encode(self, text: str, *, add_special: bool = False) -> list[int]:
         """Token ids of a text; special tokens written in it are recognised, none are added unless asked."""
         return self._backend.encode(_checked_text(text), add_special_tokens=add_special).ids

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -43,6 +43,10 @@ class Shape:
             )
 
 
+# tokens [B, N], attend, the columns to run, a cache -> hidden states of those columns, before the last norm
+Runner = Callable[[Tensor, "Tensor | None", slice, "Cache | None"], Tensor]
+
+
 class Layer(nn.Module):
     """One transformer layer."""
 
@@ -71,6 +75,7 @@ class Trunk(nn.Module):
     names: ClassVar[dict[str, str]] = {}
     folder: Path | None = None  # where the checkpoint came from
     tokenizer: Tokenizer | None = None
+    runner: Runner | None = None  # what runs the layers in place of `run`, see compiled.py
 
     def __init__(self, config: Mapping[str, object], shape: Shape, info: ModelInfo) -> None:
         super().__init__()
@@ -90,14 +95,28 @@ class Trunk(nn.Module):
     def states(self, tokens: Tensor, attend: Tensor | None, need: slice, cache: Cache | None) -> Tensor:
         """Normed hidden states of the columns in `need`, [B, n, size]."""
         n = tokens.shape[1]
-        run = slice(0, n) if cache is None else cache.columns(need, n)
-        x = self.embed(tokens[:, run]).float()  # the residual stream adds up too many terms for bfloat16
-        rope = rotary(self.positions(tokens, attend)[:, run], self.shape.head_size, self.shape.rope_theta)
-        mask = key_mask(attend)
-        for index, layer in enumerate(self.layers):
-            x = layer(x, rope, mask, None if cache is None else partial(cache.update, index))
-        states: Tensor = self.norm(x[:, need.start - run.start : need.stop - run.start])
+        columns = slice(0, n) if cache is None else cache.columns(need, n)
+        x = (self.runner or self.run)(tokens, attend, columns, cache)
+        states: Tensor = self.norm(x[:, need.start - columns.start : need.stop - columns.start])
         return states
+
+    def run(self, tokens: Tensor, attend: Tensor | None, columns: slice, cache: Cache | None) -> Tensor:
+        """Hidden states of some columns after the last layer, [B, n, size]."""
+        stores = [None if cache is None else partial(cache.update, i) for i in range(len(self.layers))]
+        return self.through_layers(tokens, attend, columns, stores)
+
+    def through_layers(
+        self, tokens: Tensor, attend: Tensor | None, columns: slice | Tensor, stores: Sequence[Store | None]
+    ) -> Tensor:
+        """Hidden states of the columns [n], given where each layer keeps its keys and values."""
+        # the residual stream adds up too many terms for bfloat16
+        x: Tensor = self.embed(tokens[:, columns]).float()
+        positions = self.positions(tokens, attend)[:, columns]
+        rope = rotary(positions, self.shape.head_size, self.shape.rope_theta)
+        mask = key_mask(attend)
+        for layer, store in zip(self.layers, stores, strict=True):
+            x = layer(x, rope, mask, store)
+        return x
 
     def logits(self, states: Tensor) -> Tensor:
         """[B, W, size] -> [B, W, V]."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import fields, replace
 from difflib import get_close_matches
 from typing import Any
@@ -42,12 +43,17 @@ def make_sampler(name: str, **changes: Any) -> Sampler:
     if name not in SAMPLERS:
         raise ValueError(f"unknown sampler {name!r}; {_suggest(name, list(SAMPLERS))}")
     preset: Any = SAMPLERS[name]
+    check_fields(name, preset, changes)
+    made: Sampler = replace(preset, **changes)
+    return made
+
+
+def check_fields(name: str, preset: Any, changes: Iterable[str]) -> None:
+    """Refuse fields that the sampler called `name` does not have."""
     known = [field.name for field in fields(preset)]
     for change in changes:
         if change not in known:
             raise ValueError(f"unknown field {change!r} of sampler {name!r}; {_suggest(change, known)}")
-    made: Sampler = replace(preset, **changes)
-    return made
 
 
 def _suggest(wrong: str, known: list[str]) -> str:

@@ -70,7 +70,7 @@ class Base:
 
     def score_filtered(self, logits: Tensor, drawn: Tensor) -> Tensor:
         """Scores of the distribution after demoted tokens and filters, [R, V] and [R, 1] -> [R]."""
-        seen = self.selection.filter(ban(logits.clone(), self.demoted_ids))
+        seen = self.selection.filter(ban(logits.float().clone(), self.demoted_ids))
         return self.scored(summarize(seen[None], 2), drawn.T)[0]
 
     def scored(self, view: Prediction, drawn: Tensor) -> Tensor:

@@ -56,10 +56,9 @@ class LESS:
 
     def decide(self, obs: Observation) -> Decision:
         confidence = signals.confidence(obs.now)
-        eligible = (
-            obs.active & (confidence >= self.min_confidence) & signals.persistence(obs, self.persistence)
-        )
-        seen = {"confidence": confidence}
+        persists = signals.persistence(obs, self.persistence)
+        eligible = obs.active & (confidence >= self.min_confidence) & persists
+        seen = {"confidence": confidence, "persistence": persists}
         if self.max_jsd < inf:
             seen["jsd"] = signals.topk_jsd(obs, top_k=self.top_k, exact=self.exact)
             eligible = eligible & (seen["jsd"] <= self.max_jsd)

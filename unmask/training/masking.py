@@ -17,11 +17,15 @@ class Masking:
     min_rate: float = 0.02  # the lowest mask rate, which also bounds the weight 1 / rate
     clean_prefix_share: float = 0.25  # rows that keep their answer up to a random cut and nothing behind it
     full_mask_share: float = 0.02  # rows without any token of their answer, as decoding starts
+    # rows, of any kind, that keep the end tokens behind a random cut of their tail. Committing the surest
+    # position first visits such rows: the tail fills from the right. Unseen, it runs into the answer
+    clean_tail_share: float = 0.0
 
     def __post_init__(self) -> None:
         within("min_rate", self.min_rate, 1e-4, 1)
         probability("clean_prefix_share", self.clean_prefix_share)
         probability("full_mask_share", self.full_mask_share)
+        probability("clean_tail_share", self.clean_tail_share)
         if self.clean_prefix_share + self.full_mask_share > 1:
             raise ValueError(
                 "clean_prefix_share and full_mask_share must sum to at most 1, got "
@@ -83,9 +87,18 @@ def corrupt(
     # at least the last token of the answer is left to predict
     kept = (torch.rand(rows, generator=generator, device=tokens.device) * answers).long()
     first = prompts + torch.where(prefix, kept, 0)
-    behind = torch.arange(columns, device=tokens.device) >= first[:, None]
-    masked = behind & _hits(tokens, rate[:, None], generator)
+    last = _cuts(prompts + answers, columns, share=masking.clean_tail_share, generator=generator)
+    place = torch.arange(columns, device=tokens.device)
+    open_ = (place >= first[:, None]) & (place < last[:, None])
+    masked = open_ & _hits(tokens, rate[:, None], generator)
     return Corrupted(torch.where(masked, mask_id, tokens), masked, rate)
+
+
+def _cuts(ends: Tensor, columns: int, *, share: float, generator: torch.Generator) -> Tensor:
+    """The column from which each row [B] is kept: for a share of them somewhere in the tail, else none."""
+    chosen, inside = torch.rand(2, len(ends), generator=generator, device=ends.device)
+    within_tail = ends + (inside * (columns - ends + 1)).long()
+    return torch.where(chosen < share, within_tail, columns)
 
 
 def _hits(tokens: Tensor, rate: Tensor | float, generator: torch.Generator) -> Tensor:

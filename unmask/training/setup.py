@@ -17,6 +17,7 @@ from unmask.training.objective import Weights
 from unmask.training.recipe import ModelSpec
 
 INIT_STD = 0.02
+EMBEDDING_STD = 0.1  # larger: what a token is must not drown in what the layers add, or copying comes late
 EMBEDDING_MULTIPLE = 64  # a width that matrix kernels like
 TOKENIZER_FILES = (
     "tokenizer.json",
@@ -82,7 +83,7 @@ def initialize(model: Trunk, *, seed: int) -> None:
         elif name.endswith("norm.weight"):
             p.fill_(1.0)
         else:
-            p.normal_(0.0, INIT_STD, generator=generator)
+            p.normal_(0.0, EMBEDDING_STD if name == "embed.weight" else INIT_STD, generator=generator)
 
 
 def token_weights(weights: Weights, tokenizer: Tokenizer, *, vocab_size: int) -> Tensor | None:

@@ -1,7 +1,7 @@
 """The tokenizer of the shipped models, trained on the tasks, in the layouts of LLaDA and Dream.
 
 One byte-level BPE with Qwen2's split serves both: every digit is a piece of its own, words keep their space.
-The option letters A to D are the same piece with and without a space in front, so that it can be copied.
+Every word that is an option of a question is one piece.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ SIZE = 1536
 SEED = 7
 TEXTS = 60_000
 OPTION_WEIGHT = 100  # an option is added once for so many texts
-LETTER_SPACE = " (?=[A-D])"  # while training only: no merge may join a space and an option letter
 
 BEGIN = {"llada": "<|startoftext|>", "dream": "<|beginoftext|>"}
 MASK = {"llada": "<|mdm_mask|>", "dream": "<|mask|>"}
@@ -70,9 +69,8 @@ def train(count: int = TEXTS) -> Tokenizer:
     backend = Tokenizer(models.BPE())
     backend.normalizer = normalizers.NFC()
     split = pre_tokenizers.Split(Regex(QWEN2_SPLIT), behavior="isolated")
-    letters = pre_tokenizers.Split(Regex(LETTER_SPACE), behavior="isolated")
     byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    backend.pre_tokenizer = pre_tokenizers.Sequence([letters, split, byte_level])
+    backend.pre_tokenizer = pre_tokenizers.Sequence([split, byte_level])
     backend.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=SIZE - NUM_SPECIAL,
@@ -80,7 +78,6 @@ def train(count: int = TEXTS) -> Tokenizer:
         show_progress=False,
     )
     backend.train_from_iterator(training_texts(count), trainer)
-    backend.pre_tokenizer = pre_tokenizers.Sequence([split, byte_level])
     return backend
 
 

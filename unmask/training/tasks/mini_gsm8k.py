@@ -1,4 +1,4 @@
-"""mini-gsm8k: word problems of two to five steps, worked in words, ending with the number."""
+"""mini-gsm8k: word problems of two to four steps, worked in words, ending with the number."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ KINDS = (
     *(owners.chain, owners.two_owners, owners.relatives),
     *(rates.shop, rates.work, rates.groups),
 )
-MOST_STEPS = 5
+MOST_STEPS = 4
 CALCULATION = ("Show only the calculation.", "Write only the calculation.")
 EXPLANATION = ("", "", " Explain your steps.", " Think step by step.")
 NUMBER = re.compile(r"(?:####|answer is:?)\s*\$?(-?\d+)")

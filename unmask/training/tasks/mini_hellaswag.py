@@ -12,26 +12,34 @@ from unmask.training.tasks.words import NAMES
 from unmask.training.tasks.world.scripts import SCRIPTS, Script
 
 NAME = "mini-hellaswag"
-SHORT_SHARE = 0.25
+SHORT_SHARE = 0.35
 ASKS = ("What does {} do next?", "What comes next?", "What happens next?")
+LATER_SHARE = 0.3  # of the questions that ask for the step after the next one
+ASKS_LATER = ("What does {} do after the next step?", "What comes after the next step?")
 
 
 def draw(rng: random.Random) -> Item:
     """One script cut off at one place."""
-    script, name = one(rng, SCRIPTS), one(rng, NAMES)
-    seen = whole(rng, 2, len(script.steps) - 1)
+    script, name, ahead = one(rng, SCRIPTS), one(rng, NAMES), int(rng.random() < LATER_SHARE)
+    seen = whole(rng, 2, len(script.steps) - 1 - ahead)
     start = max(0, seen - whole(rng, 1, 3))
-    right, last = script.steps[seen], script.steps[seen - 1]
-    text = f"{_told(rng, script, name, script.steps[start:seen])} {one(rng, ASKS).replace('{}', name)}"
-    reasons = (
-        f"Next, {name} {right}.",
-        f"Then {name} {right}.",
-        f"{name} {last}, and then {name} {right}.",
-        f"After that, {name} {right}.",
-    )
-    choices = [right, *_wrong(rng, script, seen)]
-    question = Question(f"{script.goal} {start}-{seen}", text, choices, reasons)
+    asks = one(rng, ASKS_LATER if ahead else ASKS).replace("{}", name)
+    text = f"{_told(rng, script, name, script.steps[start:seen])} {asks}"
+    reasons = _reasons(name, script.steps[seen - 1 : seen + 1 + ahead])
+    choices = [script.steps[seen + ahead], *_wrong(rng, script, seen + ahead)]
+    question = Question(f"{script.goal} {start}-{seen + ahead}", text, choices, reasons)
     return options.item(rng, NAME, question, SHORT_SHARE)
+
+
+def _reasons(name: str, steps: tuple[str, ...]) -> tuple[str, ...]:
+    """Ways to tell what follows the first of the steps."""
+    told = f", then {name} ".join(steps[1:])
+    return (
+        f"Next, {name} {told}.",
+        f"Then {name} {told}.",
+        f"{name} {steps[0]}, and then {name} {told}.",
+        f"After that, {name} {told}.",
+    )
 
 
 def _told(rng: random.Random, script: Script, name: str, steps: tuple[str, ...]) -> str:
@@ -47,7 +55,7 @@ def _wrong(rng: random.Random, script: Script, seen: int) -> list[str]:
     chosen: list[str] = []
     while len(chosen) < 3:
         kind = rng.random()
-        pool = script.steps[:seen] if kind < 0.3 else script.steps[seen + 1 :] if kind < 0.7 else ()
+        pool = script.steps[:seen] if kind < 0.22 else script.steps[seen + 1 :] if kind < 0.7 else ()
         step = one(rng, pool or one(rng, SCRIPTS).steps)
         if (verb := step.split()[0]) not in verbs:
             verbs.append(verb)

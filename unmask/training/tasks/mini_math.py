@@ -17,13 +17,12 @@ KINDS = (
     *(sums.first_numbers, sums.odd_or_even, sums.between, sums.average),
     *(
         fractions_.add,
-        fractions_.add,
         fractions_.times,
         fractions_.simplify,
         fractions_.percent,
         fractions_.part_of,
     ),
-    *(values.product, values.product, values.expression, values.expression),
+    *(values.product, values.expression, values.expression),
     *(values.remainder, values.rectangle, values.power),
 )
 FRACTION = re.compile(r"(-?)\\[dt]?frac\{?(-?\d+)\}?\{?(\d+)\}?")

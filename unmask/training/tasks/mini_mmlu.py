@@ -7,25 +7,28 @@ import random
 from unmask.training.tasks import options
 from unmask.training.tasks.item import Item, Task, one_by_one
 from unmask.training.tasks.options import Question
-from unmask.training.tasks.phrases import capital, one, some
+from unmask.training.tasks.phrases import capital, listed, one, some
+from unmask.training.tasks.words import NAMES
 from unmask.training.tasks.world import facts
 from unmask.training.tasks.world.facts import Relation
 
 NAME = "mini-mmlu"
-SHORT_SHARE = 0.25
+SHORT_SHARE = 0.35
 
 
 def draw(rng: random.Random) -> Item:
     """One question in one of its wordings."""
     kind = rng.random()
-    if kind < 0.35:
+    if kind < 0.2:
         question = _value(rng)
-    elif kind < 0.6:
+    elif kind < 0.35:
         question = _subject(rng)
-    elif kind < 0.85:
+    elif kind < 0.55:
         question = _two_facts(rng)
-    else:
+    elif kind < 0.75:
         question = _rule(rng)
+    else:
+        question = _age(rng)
     return options.item(rng, NAME, question, SHORT_SHARE)
 
 
@@ -86,6 +89,16 @@ def _rule(rng: random.Random) -> Question:
         f"{fact}, and that is why it {predicate}.",
     )
     return Question(predicate, f"Which of these {rule.noun} {predicate}?", [right, *wrong], reasons)
+
+
+def _age(rng: random.Random) -> Question:
+    """Who is the oldest or the youngest of four people."""
+    people, word = some(rng, NAMES, 4), one(rng, ("oldest", "youngest"))
+    right = (max if word == "oldest" else min)(people, key=facts.AGES.__getitem__)
+    text = one(rng, (f"Who of these is the {word}?", f"Which of these people is the {word}?"))
+    known = [f"{name} is {facts.AGES[name]}" for name in people]
+    others = [name for name in people if name != right]
+    return Question(word, text, [right, *others], [f"{listed(known)}.", f"We know that {listed(known)}."])
 
 
 TASK = Task(NAME, draw, one_by_one(options.score))

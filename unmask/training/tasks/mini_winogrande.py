@@ -13,7 +13,7 @@ from unmask.training.tasks.world import facts
 from unmask.training.tasks.world.frames import PERSON_FRAMES, THING_FRAMES
 
 NAME = "mini-winogrande"
-SHORT_SHARE = 0.25
+SHORT_SHARE = 0.35
 MEETINGS = ("The {a} met the {b}.", "The {a} and the {b} came by.", "{n} saw the {a} and the {b}.")
 
 

@@ -1,4 +1,7 @@
-"""Questions with lettered options: their layout, their forms of answer, and the letter in a text."""
+"""Questions with lettered options: their layout, their forms of answer, and the letter that a text means.
+
+An answer names its option in words; the letter is read from that. A letter on its own counts too.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +15,11 @@ from unmask.training.tasks.phrases import one, shuffled
 
 LETTERS = "ABCD"
 # the form is named in the prompt: left open, a sampler would always choose the shortest
-EXPLAIN = ("", "", "\nExplain, then give the letter.", "\nGive a reason and the letter.")
-LETTER_ONLY = ("\nAnswer with the letter only.", "\nGive only the letter.")
+EXPLAIN = ("", "", "\nExplain, then choose.", "\nGive a reason and choose.")
+ONE_WORD = ("\nAnswer with the option only.", "\nGive only the option.")
 SHORT = ("\nGive a short answer.", "\nAnswer in short.")
 ENDINGS = ("So the answer is {}.", "The answer is {}.", "Hence the answer is {}.", "Thus the answer is {}.")
-LETTER = re.compile(
-    r"answer is:?\s*\(?([A-D])\b|Answer:\s*\(?([A-D])\b|^\s*\(?([A-D])\b(?=[.)\s]*$)", re.MULTILINE
-)
+NAMED = re.compile(r"(?:answer is|Answer:)\s*([^.\n]+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,24 +39,29 @@ def lines(options: Sequence[str]) -> str:
 
 def item(rng: random.Random, task: str, question: Question, short_share: float) -> Item:
     """The question in one form, with one of its answers."""
-    options = shuffled(rng, question.options)
-    letter = LETTERS[options.index(question.options[0])]
+    options, right = shuffled(rng, question.options), question.options[0]
     form = rng.random()
     if form < short_share / 2:
-        asks, answer = one(rng, LETTER_ONLY), letter
+        asks, answer = one(rng, ONE_WORD), right
     elif form < short_share:
-        asks, answer = one(rng, SHORT), f"Answer: {letter}"
+        asks, answer = one(rng, SHORT), f"Answer: {right}"
     else:
         asks = one(rng, EXPLAIN)
         between = "\n" if rng.random() < 0.4 else " "
-        answer = f"{one(rng, question.reasons)}{between}{one(rng, ENDINGS).format(letter)}"
+        answer = f"{one(rng, question.reasons)}{between}{one(rng, ENDINGS).format(right)}"
     prompt = f"{question.text}\n{lines(options)}{asks}"
     key = f"{question.key} | {' '.join(sorted(question.options))}"
-    return Item(task, prompt, answer, key, {"letter": letter})
+    return Item(task, prompt, answer, key, {"letter": LETTERS[options.index(right)], "options": options})
 
 
 def score(item: Item, text: str) -> Scored:
-    """The last letter that the text calls its answer, compared with the true one."""
-    found = [next(filter(None, groups)) for groups in LETTER.findall(text)]
-    extracted = found[-1] if found else None
+    """The letter of the option that the text calls its answer, compared with the true one."""
+    extracted = letter_of(text, item.meta["options"])
     return Scored(extracted == item.meta["letter"], extracted)
+
+
+def letter_of(text: str, options: Sequence[str]) -> str | None:
+    """The letter of the option that a text names last as its answer, or is; None if it names none."""
+    named = (NAMED.findall(text) or [text])[-1].strip(" .()\n")
+    letters = dict(zip(options, LETTERS, strict=False))
+    return letters.get(named) or (named if named in letters.values() else None)

@@ -9,7 +9,7 @@ from fractions import Fraction
 from unmask.training.tasks.algebra.problem import Problem
 from unmask.training.tasks.phrases import one, whole
 
-PAIRS = [(b, d) for b in range(2, 13) for d in range(2, 13) if math.lcm(b, d) <= 24]
+PAIRS = [(b, d) for b in range(2, 11) for d in range(2, 11) if math.lcm(b, d) <= 20]
 
 
 def add(rng: random.Random) -> Problem:
@@ -92,7 +92,7 @@ def simplify(rng: random.Random) -> Problem:
 
 def percent(rng: random.Random) -> Problem:
     """A percentage of a whole number, by way of five per cent."""
-    times, each = whole(rng, 1, 19), whole(rng, 1, 10)
+    times, each = whole(rng, 1, 19), whole(rng, 1, 9)
     rate, amount, value = times * 5, each * 20, times * each
     question = one(rng, (f"What is {rate}% of {amount}?", f"Find {rate}% of {amount}."))
     steps = [

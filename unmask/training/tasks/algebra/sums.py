@@ -8,7 +8,7 @@ from fractions import Fraction
 from unmask.training.tasks.algebra.problem import Problem, multiply
 from unmask.training.tasks.phrases import one, whole
 
-COUNTS = (*range(3, 41), 50, 60, 70, 80, 90, 100, 100)
+COUNTS = (*range(3, 21), 30, 40, 50, 60, 70, 80, 90, 100, 100)
 
 
 def first_numbers(rng: random.Random) -> Problem:
@@ -41,7 +41,7 @@ def first_numbers(rng: random.Random) -> Problem:
 
 def odd_or_even(rng: random.Random) -> Problem:
     """The first n odd numbers, or the first n even ones."""
-    count, kind = whole(rng, 3, 30), one(rng, ("odd", "even"))
+    count, kind = whole(rng, 3, 15), one(rng, ("odd", "even"))
     factor = count if kind == "odd" else count + 1
     formula = "n * n" if kind == "odd" else "n(n + 1)"
     question = one(
@@ -60,7 +60,7 @@ def odd_or_even(rng: random.Random) -> Problem:
 
 def between(rng: random.Random) -> Problem:
     """a + ... + b as the number of terms times their mean."""
-    low, count = whole(rng, 2, 20), whole(rng, 3, 15)
+    low, count = whole(rng, 2, 20), whole(rng, 3, 8)
     high = low + count - 1
     question = one(
         rng,

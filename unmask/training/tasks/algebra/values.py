@@ -11,7 +11,7 @@ from unmask.training.tasks.phrases import one, whole
 
 def product(rng: random.Random) -> Problem:
     """Two factors of two digits."""
-    left, right = whole(rng, 11, 49), whole(rng, 11, 29)
+    left, right = whole(rng, 11, 39), whole(rng, 11, 19)
     question = one(
         rng, (f"What is {left} * {right}?", f"What is {left} times {right}?", f"Multiply {left} by {right}.")
     )
@@ -75,7 +75,7 @@ def remainder(rng: random.Random) -> Problem:
 
 def rectangle(rng: random.Random) -> Problem:
     """The area or the perimeter of a rectangle."""
-    long, wide = whole(rng, 3, 20), whole(rng, 2, 12)
+    long, wide = whole(rng, 3, 20), whole(rng, 2, 9)
     wanted = one(rng, ("area", "perimeter"))
     sides = one(rng, (f"sides {long} and {wide}", f"length {long} and width {wide}"))
     question = one(

@@ -1,17 +1,13 @@
-"""Scores programs by their hidden tests, in a limited child process. Runs no generated code itself."""
+"""Scores programs by their hidden tests, in the sandbox."""
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 
+from unmask.sandbox import Job, run_jobs
 from unmask.training.tasks.item import Item, Scored
 
-RUNNER = Path(__file__).with_name("runner.py")
+FIRST_FUNCTION = "candidate = [value for value in globals().values() if type(value) is type(lambda: 0)][0]"
 
 
 def program_of(item: Item, text: str) -> str:
@@ -27,22 +23,19 @@ def program_of(item: Item, text: str) -> str:
 
 
 def score_many(items: Sequence[Item], texts: Sequence[str]) -> list[Scored]:
-    """Whether each program passes its item's tests; one helper process forks a limited child for each."""
+    """Whether each program passes its item's tests."""
     programs = [program_of(item, text) for item, text in zip(items, texts, strict=True)]
-    jobs = [
-        [program, item.meta["entry"], item.meta["tests"]]
-        for item, program in zip(items, programs, strict=True)
-    ]
-    with tempfile.TemporaryDirectory() as empty:
-        done = subprocess.run(
-            [sys.executable, "-I", "-S", str(RUNNER)],
-            input=json.dumps(jobs),
-            capture_output=True,
-            text=True,
-            cwd=empty,
-            env={},
-            check=True,
-        )
+    jobs = [Job(program, checks_of(item)) for item, program in zip(items, programs, strict=True)]
     return [
-        Scored(passed, program) for passed, program in zip(json.loads(done.stdout), programs, strict=True)
+        Scored(outcome.passed, program) for outcome, program in zip(run_jobs(jobs), programs, strict=True)
     ]
+
+
+def checks_of(item: Item) -> tuple[str, ...]:
+    """An item's tests as statements; without an entry they call the program's first function."""
+    entry = item.meta["entry"]
+    find = () if entry else (FIRST_FUNCTION,)
+    return (
+        *find,
+        *(f"assert {entry or 'candidate'}({given}) == {wanted}" for given, wanted in item.meta["tests"]),
+    )

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from unmask.training.tasks.phrases import one
 
-LARGEST = 150
+LARGEST = 100
 MOST_SENTENCES = 4  # with more steps, sentences would not fit on the canvas
 
 

@@ -238,6 +238,10 @@ class Rule:
         return self.relation.facts[subject] in self.values
 
 
+AGES: dict[str, int] = {
+    name: int(age)
+    for name, age in _spread("age", NAMES, tuple(map(str, range(11, 11 + 2 * len(NAMES), 2)))).items()
+}
 RULES = (
     Rule(HOME, ("river", "lake", "marsh", "island"), "animals", "can swim", "cannot swim"),
     Rule(WAKING, ("dusk", "night", "sunset"), "animals", "can see in the dark", "cannot see in the dark"),

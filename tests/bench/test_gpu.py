@@ -1,0 +1,121 @@
+"""`unmask bench gpu` in miniature: it checks what it times, and says where its numbers come from."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from unmask.bench.gpu import CACHES, Report, measure, table, wrong
+from unmask.bench.parts import KINDS, WAITING, kind_of
+from unmask.bench.run_gpu import run_gpu
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("bench")
+
+
+@pytest.fixture(scope="module")
+def said() -> list[str]:
+    return []
+
+
+@pytest.fixture(scope="module")
+def content(out, said) -> dict:
+    return run_gpu(ways=["eager", "recorded"], small=True, out=out, say=said.append)
+
+
+def test_the_small_run_measures_everything_and_finds_nothing_wrong(content):
+    assert content["problems"] == []
+    for family in content["families"].values():
+        for way in ("eager", "recorded"):
+            found = family[way]
+            assert found["same_tokens"] == dict.fromkeys(CACHES, 1.0)
+            for batch in content["batches"]:
+                assert found[f"forward_b{batch}"] > 0
+                assert found[f"block_b{batch}"] > 0
+                assert all(found[f"step_b{batch}_{cache}"]["ms"] > 0 for cache in CACHES)
+
+
+def test_the_file_holds_the_command_the_machine_and_the_numbers(content, out):
+    written = json.loads((out / "gpu.json").read_text())
+    assert written == json.loads(json.dumps(content))
+    assert written["command"].startswith("unmask bench gpu --families llada,dream --ways eager,recorded")
+    assert written["machine"]["torch"] == torch.__version__
+    assert str(out) not in (out / "gpu.json").read_text()
+
+
+def test_the_parts_of_a_step_are_of_known_kinds_and_drawn(content, out):
+    for family in content["families"].values():
+        parts = family["eager"]["parts"]
+        assert [part["kind"] for part in parts] == [*KINDS, WAITING]
+        assert next(part["ms"] for part in parts if part["kind"] == "matrix products") > 0
+    assert (out / "gpu.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_tables_have_a_column_per_way_and_a_row_per_measurement(content, said):
+    shown = table(content)
+    assert shown in "\n".join(said)
+    header = next(line for line in shown.splitlines() if line.startswith("| | "))
+    assert header == "| | LLaDA-8B eager | LLaDA-8B recorded | Dream-7B eager | Dream-7B recorded |"
+    assert " - |" not in shown
+
+
+def test_changed_tokens_and_a_wrong_summary_are_named(content):
+    family = content["families"]["llada"]
+    broken = {
+        "families": {
+            "llada": family
+            | {
+                "recorded": {"same_tokens": {"dual": 0.75}},
+                "summary": {"32 rows": family["summary"]["32 rows"] | {"same_ids": False}},
+            }
+        }
+    }
+    assert list(wrong(broken)) == [
+        "LLaDA-8B, cache dual: recorded forwards changed 25.0% of the tokens",
+        "LLaDA-8B, 32 rows: the fused summary differs from the torch path",
+    ]
+
+
+def test_what_does_not_fit_into_the_time_is_left_out_and_said():
+    said: list[str] = []
+    report = Report({"families": {}}, None, 0.0, said.append)
+    measure(report, ["dream"], ["eager"], CPU, small=True)
+    assert report.problems
+    assert all("the time given was over" in sentence for sentence in report.problems)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"families": ["gpt"]}, "families must be some of llada, dream; got gpt"),
+        ({"ways": []}, "ways must be some of eager, recorded, compiled; got none"),
+        ({"device": "cuda:99"}, "device 'cuda:99' is not available"),
+    ],
+)
+def test_wrong_use_is_refused(options, words):
+    with pytest.raises(ValueError, match=words):
+        run_gpu(**options)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "kind"),
+    [
+        ("nvjet_tst_128x256_64x4_1x2_h_bz_coopA_NNT", "matrix products"),
+        ("sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64", "matrix products"),
+        ("aten::addmm", "matrix products"),
+        ("void pytorch_flash::flash_fwd_kernel<Flash_fwd_kernel_traits>", "attention"),
+        ("_summarize_part", "summary of the logits"),
+        ("triton_poi_fused_add_mul_3", "compiled layers and decisions"),
+        ("Memcpy DtoH (Device -> Pageable)", "copies"),
+        ("void at::native::elementwise_kernel<128, 4>", "other small kernels"),
+    ],
+)
+def test_a_kernel_is_known_by_its_name(kernel, kind):
+    assert kind_of(kernel) == kind

@@ -1,0 +1,55 @@
+"""Runs a task in child processes and kills them; prints how many died before the run was done.
+
+python -m tests.evals.killing CHECKPOINT OUT SECONDS...    a child is killed so many seconds after its start
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+from unmask import GenerationConfig
+from unmask.evals import evaluate, get_task
+from unmask.models import load
+
+CONFIG = GenerationConfig(max_new_tokens=16)
+LIMIT, SIZE = 40, 2
+
+
+def run(checkpoint: Path, out: Path) -> None:
+    model = load(checkpoint, device="cpu")
+    evaluate(model, get_task("mini-gsm8k"), config=CONFIG, out=out, limit=LIMIT, batch_size=SIZE)
+
+
+def child(checkpoint: Path, out: Path) -> int:
+    """The process id of a child that runs the task; forked, so that no moment goes by with imports."""
+    process = os.fork()
+    if process == 0:
+        try:
+            run(checkpoint, out)
+        finally:
+            os._exit(0)
+    return process
+
+
+def main(checkpoint: Path, out: Path, moments: list[float]) -> None:
+    torch.set_num_threads(1)
+    killed = 0
+    for moment in moments:
+        process = child(checkpoint, out)
+        time.sleep(moment)
+        os.kill(process, signal.SIGKILL)
+        _, status = os.waitpid(process, 0)
+        killed += os.WIFSIGNALED(status)
+    began = time.perf_counter()
+    run(checkpoint, out)
+    print(killed, time.perf_counter() - began)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]), [float(text) for text in sys.argv[3:]])

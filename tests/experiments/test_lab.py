@@ -1,0 +1,138 @@
+from __future__ import annotations
+
+import shutil
+
+import pytest
+from safetensors.torch import load_file, save_file
+
+from unmask import LESS
+from unmask.evals import get_task
+from unmask.evals.run import Progress, evaluate_samples
+from unmask.experiments.audit import audit
+from unmask.experiments.methods import base
+from unmask.experiments.store import ENDING, Store, pack, unpack
+from unmask.generate import generate
+from unmask.samplers import SAMPLERS
+
+
+def run_of(lab, sampler=None, task="mini-gsm8k", **settings):
+    return lab.run(lab.models[0], task, sampler or LESS(), **settings)
+
+
+def test_a_run_is_made_once_and_then_read(make_lab):
+    lab = make_lab()
+    [first] = lab.results([run_of(lab), run_of(lab)]).values()
+    again = make_lab(records_only=True)
+    [second] = again.results([run_of(again)]).values()
+    assert first == second
+    assert [file.name.endswith(ENDING) for file in lab.store.path.rglob("*") if file.is_file()] == [True]
+
+
+def test_what_is_packed_is_what_the_evaluation_wrote(make_lab, tmp_path):
+    lab = make_lab()
+    run = run_of(lab)
+    kept = lab.result(run)
+    samples = lab.samples(run.task)
+    evaluate_samples(
+        lab.model(run.model),
+        get_task(run.task),
+        samples,
+        run.sampler,
+        run.config,
+        out=tmp_path / "plain",
+        batch_size=2,
+    )
+    plain = unpack(pack(tmp_path / "plain"))
+    assert plain.records == kept.records
+    assert plain.configuration == kept.configuration
+
+
+def test_a_run_that_was_stopped_goes_on_where_it_stopped(make_lab):
+    lab = make_lab(limit=4, batch_size=1)
+
+    def stop(progress: Progress) -> None:
+        if progress.done == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        lab.result(run_of(lab), stop)
+    resumed = []
+    again = make_lab(limit=4, batch_size=1)
+    outcome = again.result(run_of(again), lambda progress: resumed.append(progress.resumed))
+    assert resumed[0] == 2
+    undisturbed = make_lab(limit=4, batch_size=1, out=lab.settings.out / "other")
+    assert outcome.records == undisturbed.result(run_of(undisturbed)).records
+
+
+def test_a_missing_run_is_named_when_only_records_may_be_used(make_lab):
+    lab = make_lab(records_only=True)
+    with pytest.raises(ValueError, match=r"lacks .*mini-gsm8k/less-.*--records-only"):
+        lab.result(run_of(lab))
+
+
+def test_records_of_other_weights_are_refused(make_lab, checkpoint, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(checkpoint, copy)
+    lab = make_lab(models=(str(copy),))
+    lab.result(run_of(lab))
+    file = next(file for file in copy.glob("*.safetensors") if any("ln_f" in key for key in load_file(file)))
+    weights = load_file(file)
+    save_file({name: tensor + 1 if "ln_f" in name else tensor for name, tensor in weights.items()}, file)
+    changed = make_lab(models=(str(copy),))
+    with pytest.raises(ValueError, match="other weights"):
+        changed.result(run_of(changed))
+
+
+def test_other_settings_are_another_run(make_lab):
+    lab = make_lab()
+    names = {
+        run.name(2, 1)
+        for run in (
+            run_of(lab),
+            run_of(lab, LESS(max_jsd=0.1)),
+            run_of(lab, steps=64),
+            run_of(lab, length=64),
+        )
+    }
+    assert len(names) == 4
+    assert run_of(lab).name(2, 1) != run_of(lab).name(3, 1)
+
+
+def test_the_limit_is_shared_by_the_tasks_of_a_category(make_lab):
+    lab = make_lab(tasks=("mini-mmlu", "mini-hellaswag", "mini-winogrande", "mini-math"), limit=5)
+    assert [len(lab.samples(task)) for task in lab.settings.tasks] == [2, 2, 1, 5]
+
+
+def test_a_damaged_file_is_named(tmp_path):
+    store = Store(tmp_path)
+    store.keep({"a": 1}, "model", "fact")
+    assert store.read("model", "fact") == {"a": 1}
+    (tmp_path / "model" / f"fact{ENDING}").write_bytes(b"nothing")
+    with pytest.raises(ValueError, match=r"fact\.json\.xz is damaged"):
+        store.read("model", "fact")
+
+
+@pytest.mark.parametrize("family", ["llada", "dream"])
+def test_base_writes_the_same_texts_whether_or_not_it_stops_at_the_end(make_lab, family):
+    lab = make_lab(limit=4)
+    run = run_of(lab, base(family), length=40)
+    full = run_of(lab, base(family), length=40, stop_at_eos=False)
+    prompts = [sample.prompt for sample in lab.samples(run.task)]
+    model = lab.model(run.model)
+    stopped, spent = (generate(model, prompts, one.sampler, one.config) for one in (run, full))
+    assert [one.text for one in stopped] == [one.text for one in spent]
+    assert {one.steps for one in spent} == {lab.result(run).spending_all().records[0].steps} == {40}
+    assert min(one.steps for one in stopped) < 40
+
+
+@pytest.mark.parametrize("name", ["less", "less-paper", "less-released"])
+def test_an_audit_counts_what_the_loop_counts(make_lab, name):
+    lab = make_lab()
+    run = run_of(lab, SAMPLERS[name], length=40)
+    model, samples = lab.model(run.model), lab.samples(run.task)
+    trails = audit(model, samples, run.sampler, run.config, batch_size=2)
+    answers = generate(model, [sample.prompt for sample in samples], run.sampler, run.config)
+    counted = sorted((len(t.commits), sum(t.forced), sum(t.empty), sum(t.commits)) for t in trails)
+    assert counted == sorted((a.steps, a.forced_steps, a.empty_steps, a.accepted + a.forced) for a in answers)
+    assert all(flip <= seen for t in trails for flip, seen in zip(t.flips, t.watched, strict=True))
+    assert any(sum(t.flips) for t in trails)

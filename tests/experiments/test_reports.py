@@ -1,0 +1,129 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from unmask import LESS
+from unmask.cli.app import app
+from unmask.cli.options import SamplerOptions
+from unmask.experiments import EXPERIMENTS, get_experiment
+from unmask.experiments.page import write_page
+from unmask.experiments.qualitative import PROMPTS
+from unmask.experiments.report import write
+from unmask.samplers import make_sampler
+from unmask.samplers.preset import Preset, find_sampler, write_preset
+
+QUICK = ("drop-one", "flip-rate", "flops")
+
+
+def written(lab, names, folder):
+    """Everything that experiments write, by file."""
+    reports, outcomes = {}, {}
+    for name in names:
+        experiment = get_experiment(name)
+        made = lab.results(experiment.runs(lab))
+        outcomes.update(made)
+        reports[experiment] = experiment.build(lab, made)
+        write(reports[experiment], name, folder)
+    write_page(folder / "results.md", lab, reports, list(outcomes.values()))
+    return {file.relative_to(folder): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+
+
+def test_the_same_records_give_the_same_bytes(make_lab, tmp_path):
+    first = written(make_lab(tasks=("mini-gsm8k",), limit=1), QUICK, tmp_path / "first")
+    again = written(make_lab(tasks=("mini-gsm8k",), limit=1, records_only=True), QUICK, tmp_path / "again")
+    assert first == again
+    assert {name.suffix for name in first} == {".md", ".csv", ".png"}
+    page = (tmp_path / "first" / "results.md").read_text()
+    for name in QUICK:
+        assert f"`unmask reproduce {name}`" in page
+    for line in page.splitlines():
+        if line.startswith("!["):
+            assert (tmp_path / "first" / line.partition("](")[2].rstrip(")")).is_file()
+
+
+def test_every_experiment_has_its_own_name_and_module():
+    found = [get_experiment(name) for name in EXPERIMENTS]
+    assert [experiment.name for experiment in found] == list(EXPERIMENTS)
+
+
+def test_runs_are_shared_between_experiments(make_lab):
+    lab = make_lab()
+    ablation, policy = (set(get_experiment(name).runs(lab)) for name in ("drop-one", "policy"))
+    assert len(ablation & policy) == 2  # full LESS on both tasks
+
+
+def test_an_unknown_experiment_is_answered_with_the_nearest():
+    with pytest.raises(ValueError, match="did you mean 'headline'"):
+        get_experiment("headlin")
+
+
+def test_the_command_prints_a_table_and_keeps_its_files(checkpoint, tmp_path):
+    arguments = ["reproduce", "drop-one", "-m", str(checkpoint), "--tasks", "mini-gsm8k", "--limit", "1"]
+    done = CliRunner().invoke(app, [*arguments, "--device", "cpu", "--out", str(tmp_path)])
+    assert done.exit_code == 0, done.output
+    assert "LESS without confidence is worse than full LESS: " in " ".join(done.output.split())
+    names = {file.name for file in (tmp_path / "reports").iterdir()}
+    assert names == {"drop-one-llada.md", "drop-one-llada.csv", "drop-one.png"}
+
+
+def test_a_preset_file_is_a_sampler_for_the_command_line(tmp_path):
+    path = tmp_path / "mine.json"
+    write_preset(path, Preset(sampler="less", fields={"min_confidence": 0.9, "policy": "all"}, about="x"))
+    assert find_sampler(str(path)) == LESS(min_confidence=0.9, policy="all")
+    assert find_sampler("less-paper") == make_sampler("less-paper")
+    changed = SamplerOptions(sampler=str(path), settings=["max_jsd=0.1"]).build()
+    assert changed == LESS(min_confidence=0.9, policy="all", max_jsd=0.1)
+
+
+def test_a_name_that_comes_over_a_network_opens_no_file(tmp_path):
+    path = tmp_path / "mine.json"
+    write_preset(path, Preset(sampler="less"))
+    with pytest.raises(ValueError, match="unknown sampler"):
+        make_sampler(str(path))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("no json", "is no preset"),
+        (json.dumps({"sampler": "less", "field": {}}), "is no preset"),
+        (json.dumps({"sampler": "lesss"}), "did you mean 'less'"),
+        (json.dumps({"sampler": "less", "fields": {"max_jds": 1}}), "did you mean 'max_jsd'"),
+        (json.dumps({"sampler": "less", "fields": []}), "is no preset"),
+    ],
+)
+def test_a_wrong_preset_is_refused_with_a_sentence(tmp_path, content, message):
+    path = tmp_path / "mine.json"
+    path.write_text(content)
+    with pytest.raises(ValueError, match=message):
+        find_sampler(str(path))
+
+
+def test_a_missing_preset_is_named(tmp_path):
+    with pytest.raises(ValueError, match="does not exist"):
+        find_sampler(str(tmp_path / "none.json"))
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "right"),
+    [
+        ("sum", "It is 5,050.", True),
+        ("sum", "It is 15050.", False),
+        ("equation", "so x = 5", True),
+        ("equation", "so x = 5.5 or x = 50", False),
+        ("reverse", "Here:\n```python\ndef turn(s):\n    return s[::-1]\nprint(turn(input()))\n```", True),
+        ("reverse", "```python\ndef turn(s):\n    return s\n```", False),
+        (
+            "fibonacci",
+            "def f(n):\n    return n if n < 2 else f(n - 1) + f(n - 2)\n\nn = int(input())\n",
+            True,
+        ),
+        ("fibonacci", "def f(n):\n    return 0 if n < 2 else 1 if n == 2 else f(n - 1) + f(n - 2)\n", False),
+        ("reverse", "I cannot.", False),
+    ],
+)
+def test_answers_to_the_papers_prompts_are_judged_by_what_they_say(name, text, right):
+    assert PROMPTS[name][1](text) is right

@@ -1,0 +1,144 @@
+"""A compiled model decodes what the plain one does: padded to buckets, with joined weights and kept keys."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import pytest
+import torch
+
+import unmask
+from tests.conftest import GOLDENS
+from unmask.models import compile, load
+from unmask.models.layers import Attention, SwiGLU
+
+FAMILIES = ["llada_tiny", "dream_tiny"]
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+PROMPTS = {"alone": [[7, 42, 99]], "batch": [[7, 42, 99], [5, 6, 8, 9, 10]]}
+# compiled layers round differently in the last bit
+CLOSE = {"rtol": 1e-3, "atol": 1e-3}
+
+
+def tiny(family: str, **options: object) -> unmask.models.trunk.Trunk:
+    model = load(str(GOLDENS / family), device=DEVICE)
+    return compile(model, **options) if options else model
+
+
+def decoded(model, prompts, *, cache=None, sampler="less", length=32, **options) -> unmask.Result:
+    info = model.info
+    canvas = unmask.blank(prompts, length, mask_id=info.mask_id, pad_id=info.pad_id, device=DEVICE)
+    blocks = unmask.plan(canvas.start, length, steps=length, block_length=16)
+    held = None if cache is None else unmask.BlockCache(cache, refresh_every=4)
+    return unmask.decode(
+        model, canvas, unmask.make_sampler(sampler), blocks, unmask.Options(**options), cache=held
+    )
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("cache", [None, "suffix", "block"])
+@pytest.mark.parametrize("prompts", PROMPTS)
+@pytest.mark.parametrize("bucket", [1, 16])
+def test_recorded_forwards_give_the_tokens_of_plain_ones(family, cache, prompts, bucket):
+    plain = decoded(tiny(family), PROMPTS[prompts], cache=cache)
+    fast = decoded(tiny(family, layers=False, bucket=bucket), PROMPTS[prompts], cache=cache)
+    assert torch.equal(plain.tokens, fast.tokens)
+    assert torch.equal(plain.forwards, fast.forwards)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_joined_weights_are_the_weights_and_take_no_second_copy(family):
+    plain, joined = tiny(family), tiny(family, layers=False)
+    for name, weight in plain.state_dict().items():
+        assert torch.equal(weight, joined.state_dict()[name]), name
+    for module in joined.modules():
+        if isinstance(module, Attention | SwiGLU):
+            parts = (module.query, module.key) if isinstance(module, Attention) else (module.gate, module.up)
+            storages = {part.weight.untyped_storage().data_ptr() for part in parts}
+            assert storages == {module.joined.weight.untyped_storage().data_ptr()}
+
+
+def test_canvases_of_one_bucket_share_a_recording_and_the_oldest_goes_first():
+    model = tiny("llada_tiny", layers=False, bucket=64, recordings=2)
+    for length in (3, 9, 31):
+        decoded(model, [[5] * length])
+    assert [key.columns for key in model.runner.recordings] == [64]
+    decoded(model, [[5] * 40])
+    decoded(model, [[5] * 100])
+    assert [key.columns for key in model.runner.recordings] == [128, 192]
+
+
+def test_forgotten_recordings_take_their_keys_and_values_along():
+    model = tiny("llada_tiny", layers=False, bucket=16, recordings=2)
+    decoded(model, [[5, 6]], cache="block")
+    assert list(model.runner.kept) == [(1, 48)]
+    decoded(model, [[5, 6]])
+    decoded(model, [[5, 6]] * 2)
+    assert list(model.runner.kept) == []
+
+
+def test_a_second_run_with_a_cache_may_not_use_the_keys_of_the_first():
+    model, window = tiny("llada_tiny", layers=False), slice(2, 18)
+    first, second = unmask.BlockCache("block"), unmask.BlockCache("block")
+    tokens = torch.full((1, 20), 5, device=DEVICE)
+    for cache in (first, second):
+        cache.start_block(window)
+        model(tokens, None, window, cache)
+    with pytest.raises(ValueError, match="keys and values of one run at a time"):
+        model(tokens, None, window, first)
+    first.start_block(window)
+    model(tokens, None, window, first)
+    model(tokens, None, window, first)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_padding_rows_and_buckets_together_give_the_same_logits(family):
+    plain, fast = tiny(family), tiny(family, layers=False, bucket=32)
+    tokens = torch.randint(5, 50, (3, 21), generator=torch.Generator().manual_seed(0)).to(DEVICE)
+    attend = (torch.arange(21)[None] >= torch.tensor([[0], [4], [20]])).to(DEVICE)
+    with torch.no_grad():
+        expected = plain(tokens, attend, slice(6, 20), None)
+        torch.testing.assert_close(fast(tokens, attend, slice(6, 20), None), expected, **CLOSE)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"bucket": 0}, "bucket must be a whole number >= 1, got 0"),
+        ({"recordings": True}, "recordings must be"),
+    ],
+)
+def test_wrong_sizes_are_refused(options, words):
+    with pytest.raises(ValueError, match=words):
+        compile(load(str(GOLDENS / "llada_tiny")), **options)
+
+
+def test_only_models_of_the_library_can_be_compiled():
+    with pytest.raises(ValueError, match=r"needs a model from unmask\.load, got Linear"):
+        compile(torch.nn.Linear(2, 2))
+
+
+def test_a_dropped_model_is_freed():
+    model = tiny("llada_tiny", layers=False)
+    decoded(model, [[5]])
+    gone = weakref.ref(model)
+    del model
+    gc.collect()
+    assert gone() is None
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # of torch's compiler, some tens
+@pytest.mark.parametrize("family", FAMILIES)
+def test_compiled_layers_and_decisions_give_the_same_tokens(family):
+    plain, fast = tiny(family), tiny(family, layers=True, bucket=16)
+    assert fast.info.compiled
+    for sampler in ("less", "base", "threshold"):
+        for cache in (None, "block"):
+            expected = decoded(plain, PROMPTS["batch"], cache=cache, sampler=sampler)
+            assert torch.equal(
+                decoded(fast, PROMPTS["batch"], cache=cache, sampler=sampler).tokens, expected.tokens
+            )
+    drawn = unmask.Selection(temperature=0.7)
+    expected = decoded(plain, PROMPTS["alone"], selection=drawn)
+    assert torch.equal(decoded(fast, PROMPTS["alone"], selection=drawn).tokens, expected.tokens)

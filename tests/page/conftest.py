@@ -1,0 +1,126 @@
+"""A real browser before a really running server of mini-llada; skipped where there is no browser."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import unmask
+from tests.serving.conftest import Running, listening
+from unmask.models.trunk import Trunk
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+LENGTH = 32
+
+
+def driver() -> Any:
+    """Playwright; without it the test is skipped."""
+    return pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+
+
+def installed() -> str | None:
+    """The browser: UNMASK_TEST_BROWSER, one on the path, or None for playwright's own."""
+    found = (os.environ.get("UNMASK_TEST_BROWSER"), *map(shutil.which, NAMES))
+    return next((path for path in found if path), None)
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    playwright = driver()
+    with playwright.sync_playwright() as started:
+        try:
+            opened = started.chromium.launch(executable_path=installed(), args=["--no-sandbox"])
+        except playwright.Error as error:
+            pytest.skip(f"no browser could be started: {str(error).splitlines()[0]}")
+        yield opened
+        opened.close()
+
+
+class Seen:
+    """A page, with all that it asked for and complained about."""
+
+    def __init__(self, browser: Any, **settings: Any) -> None:
+        self.context = browser.new_context(**{"viewport": {"width": 1360, "height": 900}, **settings})
+        self.page = self.context.new_page()
+        self.page.set_default_timeout(30_000)
+        self.complaints: list[str] = []
+        self.requests: list[str] = []
+        self.page.on("console", lambda message: self._note(message))
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.page.on("request", lambda request: self.requests.append(request.url))
+
+    def _note(self, message: Any) -> None:
+        if message.type in ("error", "warning"):
+            self.complaints.append(message.text)
+
+    def open(self, url: str) -> Any:
+        """The page at a URL, ready to be used."""
+        self.page.goto(url)
+        driver().expect(self.page.locator("#decode")).to_be_enabled()
+        return self.page
+
+
+@pytest.fixture
+def seen(browser: Any) -> Iterator[Seen]:
+    """A page that must not complain."""
+    opened = Seen(browser)
+    yield opened
+    opened.context.close()
+    assert opened.complaints == []
+
+
+@pytest.fixture(scope="session")
+def mini() -> Trunk:
+    torch.set_num_threads(1)
+    return unmask.load("mini-llada")
+
+
+@pytest.fixture(scope="session")
+def site(mini: Trunk) -> Iterator[Running]:
+    """A server of mini-llada, for short answers."""
+    config = unmask.GenerationConfig(max_new_tokens=LENGTH)
+    with listening(mini, model_name="mini-llada", config=config) as running:
+        yield running
+
+
+def offline(mini: Trunk, sampler: str, prompt: str, **fields: Any) -> unmask.Generation:
+    """The answer that the page must come to."""
+    chat = [{"role": "user", "content": prompt}]
+    config = unmask.GenerationConfig(max_new_tokens=LENGTH)
+    [made] = unmask.generate(mini, [chat], unmask.make_sampler(sampler, **fields), config)
+    return made
+
+
+@pytest.fixture(scope="session")
+def dispute(mini: Trunk) -> tuple[str, str]:
+    """A prompt, and a sampler that answers it with other tokens than `less` does."""
+    for prompt in ("Multiply 19 by 13.", "What is 50% of 120?", "Find x if 5x - 8 = 12."):
+        usual = offline(mini, "less", prompt).token_ids
+        for name in ("threshold", "less-jsd-only", "random"):
+            found = offline(mini, name, prompt).token_ids
+            if any(left != right for left, right in zip(usual, found, strict=False)):
+                return prompt, name
+    pytest.fail("no prompt was found on which two samplers differ")
+
+
+@pytest.fixture(scope="session")
+def traces(dispute: tuple[str, str], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Traces of the same prompt under two samplers, as the command line writes them."""
+    from typer.testing import CliRunner
+
+    from unmask.cli.app import app
+
+    folder = tmp_path_factory.mktemp("traces")
+    prompt, rival = dispute
+    paths = {name: folder / f"{name}.jsonl" for name in ("less", rival)}
+    for name, path in paths.items():
+        options = ["generate", "-m", "mini-llada", prompt, "-n", str(LENGTH), "-s", name]
+        result = CliRunner().invoke(app, [*options, "--trace", str(path)])
+        assert result.exit_code == 0, result.output
+    return paths

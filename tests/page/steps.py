@@ -1,0 +1,58 @@
+"""What a person does on the page, and what there is to see."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.page.conftest import driver
+
+expect = driver().expect
+PROMPT = "Multiply 19 by 13."
+
+
+def decode(page: Any, prompt: str = PROMPT) -> None:
+    """Ask, and wait for the answer."""
+    page.get_by_label("Prompt", exact=True).fill(prompt)
+    page.get_by_role("button", name="Decode").click()
+    ended(page)
+
+
+def ended(page: Any) -> None:
+    expect(page.locator("body")).to_have_attribute("data-state", "done")
+
+
+def scrub(page: Any, step: int) -> None:
+    """Move the slider with the keyboard."""
+    slider = page.get_by_role("slider", name="Step", exact=True)
+    slider.focus()
+    page.keyboard.press("Home")
+    for _ in range(step):
+        page.keyboard.press("ArrowRight")
+    expect(slider).to_have_value(str(step))
+
+
+def to_end(page: Any) -> int:
+    """Show the last step; its number."""
+    page.get_by_role("slider", name="Step", exact=True).focus()
+    page.keyboard.press("End")
+    return int(page.get_by_role("slider", name="Step", exact=True).input_value())
+
+
+def cells(page: Any, run: int = 0, kind: str = "") -> Any:
+    """The positions of a run's canvas, all or those of a kind."""
+    return page.get_by_role("listbox").nth(run).locator(f".cell{kind}")
+
+
+def answer(page: Any, run: int = 0) -> str:
+    return str(page.locator("[data-part=answer]").nth(run).text_content())
+
+
+def counter(page: Any, name: str, run: int = 0) -> str:
+    return str(page.locator(f"[data-counter={name}]").nth(run).text_content())
+
+
+def slide(page: Any, label: str, presses: int, key: str = "ArrowLeft") -> None:
+    """Move a threshold by so many notches."""
+    page.get_by_label(label, exact=True).focus()
+    for _ in range(presses):
+        page.keyboard.press(key)

@@ -1,0 +1,227 @@
+"""What bad input and vanishing clients do to the server: nothing."""
+
+from __future__ import annotations
+
+import json
+import logging
+import socket
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.serving.conftest import Running, listening, wait_until
+from unmask import generate
+from unmask.config import GenerationConfig
+from unmask.models.trunk import Trunk
+
+COMPLETE = "/v1/completions"
+LONG = {"prompt": "the", "max_tokens": 200, "stream": True}
+
+
+@pytest.fixture(autouse=True)
+def still_well(request: pytest.FixtureRequest) -> Any:
+    """Whatever a test does, the server answers afterwards and has nothing left to do."""
+    yield
+    for name in ("server", "slow_server"):
+        if name in request.fixturenames:
+            running: Running = request.getfixturevalue(name)
+            wait_until(lambda running=running: running.engine.running == running.engine.waiting == 0)
+            assert running.post(COMPLETE, {"prompt": "a", "max_tokens": 2}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("body", "sentence"),
+    [
+        (b"{", "the body is not valid JSON"),
+        (b"", "the body is not valid JSON"),
+        (b"[]", "the body must be a JSON object, got list"),
+        (b'{"prompt": "\xff"}', "the body is not valid UTF-8 (byte 12)"),
+        (b'{"prompt": "a", "temperature": NaN}', "NaN is not a number that JSON knows"),
+        (b'{"prompt": "a", "temperature": Infinity}', "Infinity is not a number that JSON knows"),
+        (b"[" * 100_000, "nested too deeply"),
+        (b'{"prompt": ' + b"9" * 5000 + b"}", ""),
+        (b'{"prompt": "\\ud800"}', ""),
+    ],
+    ids=lambda value: str(value)[:30],
+)
+def test_a_body_that_is_no_request_is_refused(server: Running, body: bytes, sentence: str) -> None:
+    refused = server.post(COMPLETE, content=body)
+    assert refused.status_code == 400
+    assert sentence in refused.json()["error"]["message"]
+    assert refused.json()["error"]["type"] == "invalid_request_error"
+
+
+@pytest.mark.parametrize(
+    ("fields", "sentence"),
+    [
+        ({"steps": -1}, "steps must be a whole number >= 1, got -1"),
+        ({"steps": 10**9}, "steps must be at most 1024 on this server, got 1000000000"),
+        ({"steps": 1.5}, "steps: Input should be a valid integer"),
+        ({"max_tokens": 0}, "max_new_tokens must be a whole number >= 1, got 0"),
+        ({"max_tokens": 65}, "max_new_tokens must be at most 64 on this server"),
+        ({"max_tokens": "8"}, "max_tokens: Input should be a valid integer, got '8'"),
+        ({"temperature": -1}, "temperature must be >= 0 and finite"),
+        ({"temperature": 1e400}, ""),
+        ({"top_p": 0}, "top_p must be in (0, 1]"),
+        ({"seed": -1}, "seed must be a whole number >= 0"),
+        ({"seed": 2**63}, "seed"),
+        ({"stop": [""]}, "stop must hold strings of at least one character"),
+        ({"block_length": 0}, "block_length must be a whole number >= 1"),
+        ({"block_length": "big"}, "block_length"),
+        ({"end_tokens": "drop"}, "end_tokens"),
+        ({"end_tokens": "demote"}, "end_tokens='demote' needs the sampler 'base'"),
+        ({"sampler": "lesss"}, "unknown sampler 'lesss'; did you mean 'less'?"),
+        (
+            {"sampler": "threshold", "sampler_fields": {"min_confidence": "x"}},
+            "sampler_fields.min_confidence",
+        ),
+        (
+            {"sampler": "threshold", "sampler_fields": {"min_confidence": 2}},
+            "min_confidence must be in [0, 1]",
+        ),
+        ({"sampler_fields": {"max_jds": 2}}, "unknown field 'max_jds' of sampler LESS"),
+        ({"sampler": "prophet", "sampler_fields": {"base": "less"}}, "base must be a Base sampler"),
+        ({"n": 2}, "n is not supported, got 2; leave it out"),
+        ({"logprobs": 5}, "logprobs is not supported"),
+        ({"echo": True}, "echo is not supported"),
+        ({"tools": [{"type": "function"}]}, "tools is not supported"),
+        ({"prompt": ["a", "b"]}, "prompt must be one prompt, got 2"),
+        ({"prompt": []}, "prompt 0 is empty"),
+        ({"prompt": ""}, "prompt 0 is empty"),
+        ({"prompt": "a" * 3000}, "the prompt's tokens must be at most 200"),
+        ({"prompt": [99999]}, "holds the token id 99999"),
+        ({"prompt": f"a [[gap {10**12}]]"}, "the tokens of all gaps must be at most 64"),
+        ({"prompt": "a [[gap x]]"}, "begins no gap"),
+        ({"prompt": "a [[gap 3]]", "stop": "x"}, "stop does not go with infilling"),
+        ({"deadline": 0}, "deadline must be more than 0 seconds"),
+        ({"promt": "a"}, "unknown field 'promt'; did you mean 'prompt'?"),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_absurd_parameters_are_refused_in_a_sentence(server: Running, fields: Any, sentence: str) -> None:
+    content = json.dumps({"prompt": "a", **fields}).replace("Infinity", "1e400")
+    refused = server.post(COMPLETE, content=content.encode())
+    assert refused.status_code == 400, refused.text
+    assert sentence in refused.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    "messages", [[], "hi", [{"role": "user"}], [{"role": "user", "content": [{"type": "image_url"}]}], None]
+)
+def test_bad_conversations_are_refused(server: Running, messages: Any) -> None:
+    refused = server.post("/v1/chat/completions", {"messages": messages})
+    assert refused.status_code == 400
+    assert refused.json()["error"]["param"] == "messages"
+
+
+def test_neutral_values_of_what_we_cannot_do_are_taken(server: Running) -> None:
+    body = {"prompt": "a", "n": 1, "logprobs": None, "frequency_penalty": 0, "logit_bias": {}, "user": "me"}
+    assert server.post(COMPLETE, body).status_code == 200
+
+
+def test_a_body_that_is_too_long_is_refused(server: Running) -> None:
+    refused = server.post(COMPLETE, {"prompt": "a" * 10_000_000})
+    assert refused.status_code == 413
+    assert refused.json()["error"]["message"] == "the body must be at most 1048576 bytes"
+
+
+def test_unknown_places_and_methods_answer_in_the_same_form(server: Running) -> None:
+    assert server.get("/v1/nothing").json()["error"]["type"] == "not_found_error"
+    wrong = server.get(COMPLETE)
+    assert (wrong.status_code, wrong.json()["error"]["type"]) == (405, "invalid_request_error")
+
+
+def test_a_sampler_that_raises_is_a_500_and_a_log_line(
+    server: Running, caplog: pytest.LogCaptureFixture
+) -> None:
+    body = {"prompt": "a", "sampler": "prophet", "sampler_fields": {"answer_start": 1000}}
+    with caplog.at_level(logging.INFO, "unmask"):
+        failed = server.post(COMPLETE, body)
+        streamed = server.post(COMPLETE, {**body, "stream": True})
+    assert failed.status_code == 500
+    assert "answer_start 1000" in failed.json()["error"]["message"]
+    assert streamed.status_code == 200
+    assert "answer_start 1000" in json.loads(streamed.text.removeprefix("data: "))["error"]["message"]
+    assert "a sampler failed" in caplog.text
+
+
+def test_a_client_that_vanishes_in_a_stream_frees_its_row(slow_server: Running) -> None:
+    with (
+        httpx.Client(timeout=20) as client,
+        client.stream("POST", slow_server.url + COMPLETE, json=LONG) as stream,
+    ):
+        next(stream.iter_bytes())
+        assert slow_server.engine.running == 1
+    wait_until(lambda: slow_server.engine.running == 0, 2)
+
+
+def test_a_client_that_vanishes_while_it_waits_frees_its_row(slow_server: Running) -> None:
+    address = slow_server.url.removeprefix("http://").split(":")
+    body = json.dumps({**LONG, "stream": False})
+    with socket.create_connection((address[0], int(address[1]))) as connection:
+        head = f"POST {COMPLETE} HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n"
+        connection.sendall((head + body).encode())
+        wait_until(lambda: slow_server.engine.running == 1)
+    wait_until(lambda: slow_server.engine.running == 0, 2)
+
+
+def test_a_client_that_vanishes_in_its_body_leaves_nothing(server: Running) -> None:
+    host, port = server.url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port))) as connection:
+        connection.sendall(f"POST {COMPLETE} HTTP/1.1\r\nhost: x\r\ncontent-length: 99\r\n\r\n{{".encode())
+    assert server.get("/healthz").status_code == 200
+
+
+def test_more_streams_than_allowed_are_refused(slow_server: Running) -> None:
+    with httpx.Client(timeout=20) as client:
+        open_streams = []
+        for _ in range(3):
+            request = client.build_request("POST", slow_server.url + COMPLETE, json=LONG)
+            open_streams.append(client.send(request, stream=True))
+        refused = slow_server.post(COMPLETE, LONG)
+        for stream in open_streams:
+            stream.close()
+    assert refused.status_code == 429
+    assert refused.json()["error"]["code"] == "too_many_streams"
+
+    def accepted() -> bool:
+        return slow_server.post(COMPLETE, {**LONG, "max_tokens": 1}).status_code == 200
+
+    wait_until(accepted)
+
+
+def test_prompts_stay_out_of_the_log_unless_they_are_asked_for(
+    model: Trunk, caplog: pytest.LogCaptureFixture
+) -> None:
+    for asked in (False, True):
+        caplog.clear()
+        with caplog.at_level(logging.INFO, "unmask"), listening(model, log_prompts=asked) as server:
+            server.post(COMPLETE, {"prompt": "a secret of mine"})
+            server.post(COMPLETE, {"prompt": "a secret of mine", "stream": True})
+        lines = [vars(record) for record in caplog.records if record.getMessage() == "request"]
+        assert len(lines) == 2
+        assert all(line["status"] == 200 and line["completion_tokens"] >= 1 for line in lines)
+        assert ("a secret of mine" in str(lines)) == asked
+
+
+def test_many_at_once_get_what_each_gets_alone(server: Running, model: Trunk) -> None:
+    def say(number: int) -> str:
+        body = {
+            "prompt": f"number {number}",
+            "max_tokens": 4 + number % 9,
+            "seed": number,
+            "temperature": 0.8,
+        }
+        answer = server.post(COMPLETE, {**body, "stream": number % 2 == 0})
+        if number % 2:
+            return str(answer.json()["choices"][0]["text"])
+        parts = [json.loads(line[6:]) for line in answer.text.splitlines() if line.startswith("data: {")]
+        return "".join(part["choices"][0]["text"] for part in parts)
+
+    with ThreadPoolExecutor(16) as pool:
+        texts = list(pool.map(say, range(32)))
+    for number, text in enumerate(texts):
+        config = GenerationConfig(max_new_tokens=4 + number % 9, seed=number, temperature=0.8)
+        assert text == generate(model, [f"number {number}"], config=config)[0].text

@@ -1,0 +1,93 @@
+"""Where the time of a step goes: the kernels that ran, by what they do, and the time in which none did."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypedDict
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from unmask.bench.timing import Work, seconds
+
+# the first pattern that a kernel's name matches says what it does
+KINDS = {
+    "matrix products": r"gemm|nvjet|cutlass|xmma|cublas|splitk|aten::(mm|addmm|bmm)$",
+    "attention": r"flash|fmha|attention|cudnn_.*sdpa",
+    "summary of the logits": r"_summarize_part|_join_parts|logsumexp|topk|gatherTopK|radix",
+    "compiled layers and decisions": r"^triton_",
+    "copies": r"memcpy|memset|copy|aten::(clone|cat)",
+    "other small kernels": r"",
+}
+WAITING = "no kernel running"
+
+
+class Part(TypedDict):
+    """What one kind of kernel takes of a step."""
+
+    kind: str
+    ms: float
+    kernels: float  # launched per step
+
+
+def parts_of_a_step(run: Work, steps: int, device: torch.device) -> list[Part]:
+    """The parts of a step of `run`, which takes so many; without a GPU, of the operations on the CPU."""
+    run()
+    whole = seconds(run, device) * 1e3 / steps  # the profiler itself takes time
+    cuda = device.type == "cuda"
+    with profile(activities=[ProfilerActivity.CUDA if cuda else ProfilerActivity.CPU]) as profiler:
+        seconds(run, device)
+    spent = {kind: Part(kind=kind, ms=0.0, kernels=0.0) for kind in KINDS}
+    for event in profiler.key_averages():
+        if cuda and event.device_type.name != "CUDA":
+            continue
+        part = spent[kind_of(event.key)]
+        part["ms"] += (event.self_device_time_total if cuda else event.self_cpu_time_total) / 1e3 / steps
+        part["kernels"] += event.count / steps
+    waiting = whole - sum(part["ms"] for part in spent.values())
+    return [*spent.values(), Part(kind=WAITING, ms=max(0.0, waiting), kernels=0.0)]
+
+
+def kind_of(kernel: str) -> str:
+    """What a kernel of this name does."""
+    return next(kind for kind, pattern in KINDS.items() if re.search(pattern, kernel, re.IGNORECASE))
+
+
+def parts_table(title: str, parts: Sequence[Part]) -> str:
+    """The parts as Markdown."""
+    whole = sum(part["ms"] for part in parts)
+    lines = [f"| {title} | us | share | kernels |", "|---|---|---|---|"]
+    for part in parts:
+        lines.append(
+            f"| {part['kind']} | {part['ms'] * 1e3:,.0f} | {part['ms'] / whole:.1%} | {part['kernels']:.0f} |"
+        )
+    return "\n".join(lines)
+
+
+def draw_parts(content: Mapping[str, Any], path: Path) -> None:
+    """One bar per family and way to run it, as a PNG."""
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ValueError("figures need matplotlib; pip install 'unmask[experiments]'") from error
+    bars = [
+        (f"{family['name']} {way}", found["parts"])
+        for family in content["families"].values()
+        for way, found in family.items()
+        if isinstance(found, dict) and "parts" in found
+    ]
+    figure = Figure(figsize=(8, 1.2 + 0.5 * len(bars)), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    left = [0.0] * len(bars)
+    for place, kind in enumerate([*KINDS, WAITING]):
+        widths = [sum(part["ms"] for part in parts if part["kind"] == kind) for _, parts in bars]
+        axes.barh([name for name, _ in bars], widths, left=left, label=kind, color=f"C{place}")
+        left = [start + width for start, width in zip(left, widths, strict=True)]
+    axes.invert_yaxis()
+    axes.set_xlabel("milliseconds of a step of less, B = 1, no cache")
+    figure.legend(loc="outside lower center", ncols=3, frameon=False, fontsize=8)
+    figure.savefig(path, dpi=160, facecolor="white", metadata={"Software": None})

@@ -1,0 +1,65 @@
+"""`unmask bench gpu`: measure, print the tables, write the results."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+from typing import Any
+
+from unmask.bench.gpu import NAMES, SMALL, WAYS, Report, Sizes, measure, table, wrong
+from unmask.bench.parts import draw_parts, parts_table
+from unmask.models.load import pick_device
+
+
+def run_gpu(
+    *,
+    families: Sequence[str] = tuple(NAMES),
+    ways: Sequence[str] = tuple(WAYS),
+    device: str = "cuda",
+    small: bool = False,
+    minutes: float = 20.0,
+    out: Path | None = None,
+    say: Callable[[str], None] = print,
+) -> dict[str, Any]:
+    """The results, which are also in `out`/gpu.json, with the figure beside it, and said as tables."""
+    some_of("families", families, NAMES)
+    some_of("ways", ways, WAYS)
+    place = pick_device("cpu" if small and device == "cuda" else device)
+    content: dict[str, Any] = {
+        "command": command(families, ways, place.type, small=small),
+        "batches": list((SMALL if small else Sizes()).batches),
+        "families": {},
+    }
+    path = None if out is None else out / "gpu.json"
+    report = Report(content, path, time.monotonic() + minutes * 60, say)
+    measure(report, families, ways, place, small=small)
+    for sentence in wrong(content):
+        report.problem(sentence)
+    say(f"\n{table(content)}")
+    for family in content["families"].values():
+        for way in WAYS:
+            if "parts" in family.get(way, {}):
+                say("\n" + parts_table(f"{family['name']} {way}", family[way]["parts"]))
+    if out is not None:
+        try:
+            draw_parts(content, out / "gpu.png")
+        except ValueError as error:  # a missing library is no reason to lose the numbers
+            report.problem(f"no figure: {error}")
+    report.write()
+    return content | {"problems": report.problems}
+
+
+def some_of(name: str, given: Sequence[str], known: Collection[str]) -> None:
+    """Refuse none, and what is not known."""
+    unknown = [word for word in given if word not in known]
+    if unknown or not given:
+        raise ValueError(f"{name} must be some of {', '.join(known)}; got {', '.join(unknown) or 'none'}")
+
+
+def command(families: Sequence[str], ways: Sequence[str], device: str, *, small: bool) -> str:
+    """The command line that repeats the run, without this machine's folders."""
+    words = ["unmask", "bench", "gpu", "--families", ",".join(families), "--ways", ",".join(ways)]
+    words += ["--device", device]
+    return shlex.join([*words, *(["--small"] if small else [])])

@@ -1,0 +1,90 @@
+"""How far an evaluation is: a bar on a terminal, else a line now and then."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from time import monotonic
+from typing import TYPE_CHECKING
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
+from rich.progress import Progress as Bar
+
+if TYPE_CHECKING:
+    from unmask.evals.run import Progress
+
+SECONDS_BETWEEN_LINES = 30.0
+
+
+class Watcher:
+    """Takes every progress report, and remembers the last one."""
+
+    last: Progress | None = None
+
+    def __call__(self, progress: Progress) -> None:
+        self.last = progress
+
+
+class Lines(Watcher):
+    """A line on standard error, not too often."""
+
+    def __init__(self, label: str) -> None:
+        self._label = label
+        self._told = monotonic()
+
+    def __call__(self, progress: Progress) -> None:
+        super().__call__(progress)
+        if monotonic() - self._told >= SECONDS_BETWEEN_LINES:
+            self._told = monotonic()
+            typer.echo(f"{self._label}: {progress.done}/{progress.total}  {facts(progress)}", err=True)
+
+
+class Drawn(Watcher):
+    """A bar."""
+
+    def __init__(self, label: str, bar: Bar) -> None:
+        self._bar = bar
+        self._task = bar.add_task(label, total=None, facts="")
+
+    def __call__(self, progress: Progress) -> None:
+        super().__call__(progress)
+        self._bar.update(self._task, completed=progress.done, total=progress.total, facts=facts(progress))
+
+
+@contextmanager
+def showing_progress(label: str) -> Iterator[Watcher]:
+    """A watcher of one task's run."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield Lines(label)
+        return
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(bar_width=24),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[facts]}", markup=False),
+    )
+    with Bar(*columns, console=console, transient=True) as bar:
+        yield Drawn(label, bar)
+
+
+def facts(progress: Progress) -> str:
+    """Running accuracy, cost per sample and the time left."""
+    if not progress.done:
+        return ""
+    done, left = progress.done, progress.seconds_left
+    parts = [
+        f"accuracy {progress.correct / done:.1%}",
+        f"{progress.steps / done:.1f} steps",
+        f"{progress.forwards / done:.1f} forwards",
+        *([] if left is None else [f"{_clock(left)} left"]),
+    ]
+    return " · ".join(parts)
+
+
+def _clock(seconds: float) -> str:
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}"

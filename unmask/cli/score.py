@@ -1,0 +1,102 @@
+"""`unmask score`: stored texts judged again, without a model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from unmask.cli.printable import printable
+
+if TYPE_CHECKING:
+    from unmask.evals.records import Record
+    from unmask.evals.task import Task
+
+Place = Annotated[
+    Path, typer.Argument(metavar="FILE_OR_FOLDER", help="A run's folder, or its records.jsonl.")
+]
+TaskName = Annotated[
+    str | None, typer.Option("--task", show_default="the run's own", help="Judge as this task does.")
+]
+Protocol = Annotated[
+    str | None, typer.Option("--protocol", show_default="the run's own", help="Judge by this protocol.")
+]
+Data = Annotated[
+    Path | None, typer.Option("--data", metavar="FOLDER", help="Local data instead of the hub's.")
+]
+Out = Annotated[
+    Path | None, typer.Option("--out", metavar="FILE", help="Write the records with their new verdicts.")
+]
+Show = Annotated[int, typer.Option("--show", metavar="N", help="List so many of the changed samples.")]
+
+
+def score(
+    place: Place,
+    task: TaskName = None,
+    protocol: Protocol = None,
+    data: Data = None,
+    out: Out = None,
+    show: Show = 10,
+) -> None:
+    """Judge the texts of a run again and say what changed."""
+    from unmask.evals.records import Record, find_records, read_lines, to_line
+    from unmask.evals.rescore import rescore
+    from unmask.evals.run import load_samples
+
+    file = find_records(place)
+    records = read_lines(file, Record)
+    if not records:
+        raise ValueError(f"{file} holds no complete record; there is nothing to score")
+    judging = _task(file, task, protocol)
+    rescored = rescore(judging, load_samples(judging, data), records)
+    if rescored.asked_otherwise:
+        typer.echo(
+            f"note: {len(rescored.asked_otherwise)} texts answer another prompt than {judging.name} "
+            f"({judging.protocol}) has now, such as {rescored.asked_otherwise[0]}",
+            err=True,
+        )
+    typer.echo(f"{judging.name} ({judging.protocol}, version {judging.version}), {len(records)} samples")
+    _print_accuracies(rescored.before, rescored.after)
+    _print_changes(rescored.changed, show)
+    if out is not None:
+        out.write_bytes(b"".join(map(to_line, rescored.after)))
+        typer.secho(f"wrote {out}", dim=True, err=True)
+
+
+def _task(file: Path, name: str | None, protocol: str | None) -> Task:
+    """The task that judges: the run's own, as far as the user names no other."""
+    from unmask.evals import get_task
+    from unmask.evals.folder import read_manifest
+
+    manifest = read_manifest(file.parent)
+    if manifest is None:
+        if name is None:
+            raise ValueError(f"{file} has no run.json beside it; name its task with --task")
+        return get_task(name, protocol)
+    ran = manifest.configuration["task"]
+    same = name is None or name == ran["name"]
+    return get_task(name or ran["name"], protocol or (ran["protocol"] if same else None))
+
+
+def _print_accuracies(before: Sequence[Record], after: Sequence[Record]) -> None:
+    from unmask.evals.summary import other_accuracies
+
+    old, new = (sum(record.correct for record in records) / len(records) for records in (before, after))
+    typer.echo(f"accuracy {old:.2%} -> {new:.2%}")
+    earlier = other_accuracies(before)
+    for name, accuracy in other_accuracies(after).items():
+        was = f"{earlier[name]:.2%}" if name in earlier else "-"
+        typer.echo(f"  {name} {was} -> {accuracy:.2%}")
+
+
+def _print_changes(changed: Sequence[tuple[Record, Record]], show: int) -> None:
+    verdicts = [(old, new) for old, new in changed if old.correct != new.correct]
+    typer.echo(f"{len(verdicts)} verdicts changed, {len(changed) - len(verdicts)} only in what was read")
+    for old, new in [*verdicts, *(pair for pair in changed if pair not in verdicts)][:show]:
+        typer.echo(printable(f"  {old.id}: {_verdict(old)} -> {_verdict(new)}"))
+
+
+def _verdict(record: Record) -> str:
+    return f"{'right' if record.correct else 'wrong'} ({record.extracted!r})"

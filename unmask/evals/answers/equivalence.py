@@ -1,0 +1,90 @@
+"""Whether two mathematical answers mean the same, by math-verify in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import re
+import select
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+SHORT_FRACTION = re.compile(r"\\[dtc]?frac\s*(\\[a-zA-Z]+|\w)\s*(\\[a-zA-Z]+|\w)")
+BASE = re.compile(r"\d_\{?(\d+)\}?$")
+SCRIPT = Path(__file__).with_name("verifier.py")
+START_SECONDS = 120.0
+PAIR_SECONDS = 15.0  # beyond the verifier's own limits: a calculation that no signal interrupts
+
+
+def equivalent(pairs: Sequence[tuple[str, str]]) -> list[bool]:
+    """For each (gold, answer), whether they are equivalent; a pair that takes too long is not."""
+    pairs = [(tidied(gold), tidied(answer)) for gold, answer in pairs]
+    verdicts = {pair: pair[0] == pair[1] for pair in pairs}
+    left = [pair for pair, same in verdicts.items() if not same and _comparable(*pair)]
+    while left:
+        with _running() as verifier:
+            while left:
+                pair = left.pop()
+                verdict = verifier.ask(pair)
+                verdicts[pair] = verdict is True
+                if verdict is None:
+                    break  # it hangs or died: go on with a fresh one
+    return [verdicts[pair] for pair in pairs]
+
+
+def tidied(answer: str) -> str:
+    """The answer in a form that math-verify reads: "\\frac \\pi4" with braces, no full stop behind it."""
+    return SHORT_FRACTION.sub(r"\\frac{\1}{\2}", " ".join(answer.split())).rstrip(". ")
+
+
+def _comparable(gold: str, answer: str) -> bool:
+    """False for numbers in two different bases: math-verify looks at the digits alone."""
+    bases = [BASE.findall(text) for text in (gold, answer)]
+    return bool(answer) and (not all(bases) or bases[0] == bases[1])
+
+
+@dataclass(frozen=True, slots=True)
+class _Verifier:
+    """A running verifier, asked one pair at a time."""
+
+    process: subprocess.Popen[str]
+
+    def ask(self, pair: tuple[str, str]) -> bool | None:
+        """Its verdict; None: it gave none."""
+        assert self.process.stdin is not None
+        try:
+            self.process.stdin.write(json.dumps(pair) + "\n")
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            return None
+        line = self.line(PAIR_SECONDS)
+        return bool(json.loads(line)) if line else None
+
+    def line(self, seconds: float) -> str:
+        """The next line, empty if none came in time."""
+        assert self.process.stdout is not None
+        ready, _, _ = select.select([self.process.stdout], [], [], seconds)
+        return self.process.stdout.readline() if ready else ""
+
+
+@contextmanager
+def _running() -> Iterator[_Verifier]:
+    if find_spec("math_verify") is None:
+        raise ImportError("scoring MATH needs the package math-verify; pip install 'unmask[eval]'")
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        [sys.executable, str(SCRIPT)], stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True
+    ) as process:
+        try:
+            verifier = _Verifier(process)
+            if verifier.line(START_SECONDS).strip() != "ready":
+                raise RuntimeError(f"math-verify did not start; see why with: {sys.executable} {SCRIPT}")
+            yield verifier
+        finally:
+            process.kill()
+            with suppress(BrokenPipeError):
+                process.communicate()

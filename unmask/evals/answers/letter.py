@@ -1,0 +1,45 @@
+"""The option letter that a text chooses."""
+
+from __future__ import annotations
+
+import re
+
+from unmask.evals.answers.boxed import boxed
+from unmask.evals.answers.phrase import behind_answers
+
+MARKUP = re.compile(r"\\(?:text|textbf|mathrm|mathbf|boxed|left|right)\b|\\?\$|[*_`{}]")
+# "a man" and "A man" hold an article, "A is right" and "(A) man" a letter
+ARTICLE = re.compile(r"a\s+(?!is\b|because\b|since\b|as\b)\w", re.IGNORECASE)
+
+
+def final_letter(text: str, letters: str) -> str | None:
+    """The boxed letter, else the one called the answer, the one that opens the text, the last one named."""
+    for box in reversed(boxed(text)):
+        if letter := _opening(box, letters):
+            return letter
+    for behind in behind_answers(text):
+        if letter := _opening(behind, letters):
+            return letter
+    return _opening(text, letters) or _named(text, letters)
+
+
+def _opening(text: str, letters: str) -> str | None:
+    """The letter that a text begins with, alone, in brackets or before its option."""
+    plain = MARKUP.sub("", text).lstrip(" \t\n:-\"'")
+    plain = re.sub(r"^(?:option|choice|answer)\b\W*", "", plain, flags=re.IGNORECASE)
+    if ARTICLE.match(plain):
+        return None
+    found = re.match(rf"[(\[]?\s*([{letters}])(?![\w'])", plain, re.IGNORECASE)
+    return found.group(1).upper() if found else None
+
+
+def _named(text: str, letters: str) -> str | None:
+    """The last "option X" or "(X)", or the letter that is the last line."""
+    plain = MARKUP.sub("", text).rstrip(" \t\n.")
+    last = re.fullmatch(rf"[(\[]?([{letters}])[)\]]?", plain.rsplit("\n", 1)[-1].strip())
+    if last:
+        return last.group(1)
+    found: list[tuple[str, str]] = re.findall(
+        rf"\b(?:[Oo]ption|[Cc]hoice)\s+\(?([{letters}])\b|\(([{letters}])\)", plain
+    )
+    return "".join(found[-1]) if found else None

@@ -1,0 +1,19 @@
+"""The words behind "the answer is"."""
+
+from __future__ import annotations
+
+import re
+
+ANSWER = re.compile(r"\banswer\W{0,4}?(?:\bis\b|:)|####", re.IGNORECASE)
+RELEASED = re.compile(r"answer is", re.IGNORECASE)
+SENTENCE = re.compile(r"\.(?:\s|$)|\n")
+
+
+def behind_answers(text: str, phrase: re.Pattern[str] = ANSWER) -> list[str]:
+    """What follows each "answer is", the last one first."""
+    return [text[found.end() :] for found in phrase.finditer(text)][::-1]
+
+
+def first_sentence(text: str) -> str:
+    """The text up to its first full stop or line end; the point of a decimal is none."""
+    return SENTENCE.split(text.lstrip(" \t\n:*"), maxsplit=1)[0].strip(" \t*")

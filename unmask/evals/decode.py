@@ -1,0 +1,104 @@
+"""From a batch of questions to judged records: the part of a run that needs the model."""
+
+from __future__ import annotations
+
+import resource
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from time import perf_counter
+
+import torch
+
+from unmask.config import GenerationConfig
+from unmask.evals.batches import Batch
+from unmask.evals.records import Record, prompt_hash
+from unmask.evals.task import Sample, Task, Verdict
+from unmask.generate import Generation, generate
+from unmask.prompts import TextModel
+from unmask.types import Sampler
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """A batch's records, and what they took."""
+
+    batch: int
+    records: tuple[Record, ...]
+    seconds: float
+    scoring: float
+    peak_memory: int
+
+
+def decode_batch(
+    model: TextModel, task: Task, batch: Batch, sampler: Sampler, config: GenerationConfig
+) -> Decoded:
+    """Decode a batch and judge its texts."""
+    began = perf_counter()
+    answers = generate(model, [question.ids for question in batch.questions], sampler, config)
+    decoded = perf_counter()
+    samples = [question.sample for question in batch.questions]
+    verdicts = judge(task, samples, [answer.text for answer in answers])
+    rows = zip(samples, answers, verdicts, strict=True)
+    return Decoded(
+        batch.number,
+        tuple(_record(*row) for row in rows),
+        seconds=decoded - began,
+        scoring=perf_counter() - decoded,
+        peak_memory=peak_memory(),
+    )
+
+
+def judge(task: Task, samples: Sequence[Sample], texts: Sequence[str]) -> list[Verdict]:
+    """A verdict per text; a scorer that fails is told by the sample that it fails on."""
+    try:
+        verdicts = task.score(samples, texts)
+    except Exception as error:
+        _blame(task, samples, texts)
+        raise ValueError(f"scoring {_span(samples)} failed: {_named(error)}") from error
+    if len(verdicts) != len(samples):
+        raise ValueError(f"{task.name} gave {len(verdicts)} verdicts for {_span(samples)}")
+    return verdicts
+
+
+def _blame(task: Task, samples: Sequence[Sample], texts: Sequence[str]) -> None:
+    """Score one by one, until the text is found that cannot be scored."""
+    for sample, text in zip(samples, texts, strict=True):
+        try:
+            task.score([sample], [text])
+        except Exception as error:
+            raise ValueError(f"scoring sample {sample.id} of {task.name} failed: {_named(error)}") from error
+
+
+def _span(samples: Sequence[Sample]) -> str:
+    return f"the {len(samples)} samples from {samples[0].id} to {samples[-1].id}"
+
+
+def _named(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+def _record(sample: Sample, answer: Generation, verdict: Verdict) -> Record:
+    return Record(
+        id=sample.id,
+        prompt=prompt_hash(sample),
+        text=answer.text,
+        extracted=verdict.extracted,
+        correct=verdict.correct,
+        also=dict(verdict.also),
+        steps=answer.steps,
+        forwards=answer.forwards,
+        forced_share=answer.forced_share,
+        leftovers=answer.leftovers,
+        tokens=len(answer.token_ids),
+        prompt_tokens=answer.prompt_tokens,
+        finish=answer.finish,
+    )
+
+
+def peak_memory() -> int:
+    """Bytes that were in use at most: of the GPU where there is one, else of this process."""
+    if torch.cuda.is_available():
+        return torch.cuda.max_memory_allocated()
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024

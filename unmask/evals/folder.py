@@ -1,0 +1,157 @@
+"""A run's folder: batches are appended in order, and whatever a killed run leaves behind can be gone on from.
+
+run.json       what was run
+records.jsonl  a line per sample, the same in every run
+timings.jsonl  a line per batch
+summary.json   written at the end
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from unmask.evals.batches import Batch
+from unmask.evals.manifest import Manifest, differences
+from unmask.evals.records import RECORDS, Record, Timing, prompt_hash, read_lines, to_line
+
+MANIFEST, TIMINGS, SUMMARY, LOCK = "run.json", "timings.jsonl", "summary.json", ".lock"
+
+
+class RunFolder:
+    """The folder of a run, held by one process at a time."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Keep other processes out; the lock ends with this process, however that ends."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        with (self.path / LOCK).open("ab") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise ValueError(
+                    f"{self.path} is in use by another process; wait for it to end, or choose another folder"
+                ) from None
+            yield
+
+    def begin(self, manifest: Manifest) -> Manifest:
+        """The manifest that the folder is about: a stored one, which must agree, or this one."""
+        stored = read_manifest(self.path)
+        if stored is None:
+            if self._size(RECORDS):
+                raise ValueError(f"{self.path} holds records but no {MANIFEST}; choose another folder")
+            write_json(self.path / MANIFEST, asdict(manifest))
+            return manifest
+        self._refuse(stored, manifest)
+        return stored
+
+    def _refuse(self, stored: Manifest, wanted: Manifest) -> None:
+        found = differences(stored.configuration, wanted.configuration)
+        if found:
+            name, first, second = found[0]
+            more = f" (and {len(found) - 1} more fields)" if len(found) > 1 else ""
+            raise ValueError(
+                f"{self.path} holds a run with {name} = {first!r}, but this one has {second!r}{more}; "
+                "choose another folder, or run what was begun"
+            )
+
+    def resume(self, batches: Sequence[Batch]) -> tuple[list[Record], list[Timing]]:
+        """What whole batches are there; anything behind them is cut off."""
+        records = self._read(RECORDS, Record)
+        done = _whole_batches(len(records), batches)
+        records = records[: sum(len(batch.questions) for batch in batches[:done])]
+        self._check(records, batches)
+        timings = self._read(TIMINGS, Timing)[:done]
+        if len(timings) < done:
+            raise ValueError(
+                f"{self.path / TIMINGS} has {len(timings)} batches, but {RECORDS} has {done}; "
+                "put the missing lines back, or choose another folder"
+            )
+        self._cut(RECORDS, records)
+        self._cut(TIMINGS, timings)
+        return records, timings
+
+    def _check(self, records: Sequence[Record], batches: Sequence[Batch]) -> None:
+        questions = (question for batch in batches for question in batch.questions)
+        for number, (record, question) in enumerate(zip(records, questions, strict=False), 1):
+            if (record.id, record.prompt) != (question.sample.id, prompt_hash(question.sample)):
+                raise ValueError(
+                    f"{self.path / RECORDS}, line {number} is about {record.id}, but this run asks "
+                    f"{question.sample.id} there; choose another folder"
+                )
+
+    def _read(self, name: str, kind: Any) -> list[Any]:
+        path = self.path / name
+        return read_lines(path, kind) if path.exists() else []
+
+    def _size(self, name: str) -> int:
+        path = self.path / name
+        return path.stat().st_size if path.exists() else 0
+
+    def _cut(self, name: str, kept: Sequence[Record | Timing]) -> None:
+        """Leave nothing in a file but its first lines."""
+        size = sum(len(line) for line in self._lines(name)[: len(kept)])
+        if size < self._size(name):
+            os.truncate(self.path / name, size)
+
+    def _lines(self, name: str) -> list[bytes]:
+        path = self.path / name
+        return path.read_bytes().splitlines(keepends=True) if path.exists() else []
+
+    def append(self, records: Sequence[Record], timing: Timing) -> None:
+        """Keep a batch; the records come last, so that a batch whose records are there is complete."""
+        append(self.path / TIMINGS, to_line(timing))
+        append(self.path / RECORDS, b"".join(map(to_line, records)))
+
+
+def _whole_batches(records: int, batches: Sequence[Batch]) -> int:
+    """How many batches so many records fill."""
+    filled = 0
+    for number, batch in enumerate(batches):
+        filled += len(batch.questions)
+        if filled > records:
+            return number
+    return len(batches)
+
+
+def append(path: Path, content: bytes) -> None:
+    """Add to a file, down to the disk; what could not be added in full is taken back."""
+    before = path.stat().st_size if path.exists() else 0
+    try:
+        with path.open("ab", buffering=0) as file:
+            left = memoryview(content)
+            while left:
+                left = left[file.write(left) :]
+            os.fsync(file.fileno())
+    except OSError as error:
+        with suppress(OSError):
+            os.truncate(path, before)
+        raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+def read_manifest(folder: Path) -> Manifest | None:
+    """The manifest of a run's folder; None: there is none."""
+    path = folder / MANIFEST
+    if not path.is_file():
+        return None
+    try:
+        return Manifest(**json.loads(path.read_text(encoding="utf-8")))
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{path} is not the {MANIFEST} of a run ({error}); choose another folder") from None
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Write a file as a whole or not at all."""
+    part = path.with_name(f"{path.name}.part")
+    part.unlink(missing_ok=True)
+    append(part, (json.dumps(content, indent=2, allow_nan=False) + "\n").encode())
+    part.replace(path)

@@ -1,0 +1,84 @@
+"""From the generation arguments of an lm-eval request to a GenerationConfig."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from difflib import get_close_matches
+from typing import Any
+
+from unmask.config import GenerationConfig
+
+LENGTHS = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")  # the first one counts
+# arguments of other decoders, and the value at which each means nothing
+NEUTRAL = {"num_beams": 1, "num_return_sequences": 1, "repetition_penalty": 1, "length_penalty": 1}
+FIELDS = tuple(field.name for field in fields(GenerationConfig) if field.name not in ("stop", *LENGTHS))
+
+
+def default_config(settings: Mapping[str, Any]) -> GenerationConfig:
+    """The settings of the model's arguments, where "none" stands for None."""
+    known = (*FIELDS, "max_new_tokens")
+    for name in settings:
+        if name not in known:
+            raise ValueError(f"unknown model argument {name!r}; {_suggest(name, known)}")
+    return GenerationConfig(**{name: value_of(value) for name, value in settings.items()})
+
+
+def request_config(default: GenerationConfig, asked: Mapping[str, Any]) -> GenerationConfig:
+    """The default settings under what one request asks for."""
+    for name, value in asked.items():
+        _check(name, value)
+    length = next((int(asked[name]) for name in LENGTHS if asked.get(name) is not None), None)
+    changes = {name: value_of(value) for name, value in asked.items() if name in FIELDS}
+    changes |= {
+        "max_new_tokens": default.max_new_tokens if length is None else length,
+        "stop": _stop(asked.get("until")),
+        "temperature": _temperature(default.temperature, asked),
+    }
+    return _fit_block(replace(default, **changes))
+
+
+def value_of(value: Any) -> Any:
+    """A value as an argument string spells it."""
+    return None if isinstance(value, str) and value.lower() == "none" else value
+
+
+def _check(name: str, value: Any) -> None:
+    if name in ("until", "do_sample", *LENGTHS, *FIELDS):
+        return
+    if name not in NEUTRAL:
+        raise ValueError(
+            f"unknown generation argument {name!r}; {_suggest(name, ('until', *LENGTHS, *FIELDS))}"
+        )
+    if value != NEUTRAL[name]:
+        raise ValueError(
+            f"{name}={value!r} has no meaning for a masked diffusion model; "
+            f"pass --gen_kwargs {name}={NEUTRAL[name]}"
+        )
+
+
+def _stop(until: str | list[str] | None) -> tuple[str, ...]:
+    stops = [until] if isinstance(until, str) else until or []
+    return tuple(stop for stop in stops if stop)
+
+
+def _temperature(default: float, asked: Mapping[str, Any]) -> float:
+    """0 unless the request samples; one that samples at no temperature of its own takes the default, or 1."""
+    if asked.get("do_sample") is False:
+        return 0.0
+    if asked.get("temperature") is not None:
+        return float(asked["temperature"])
+    return default or 1.0 if asked.get("do_sample") else default
+
+
+def _fit_block(config: GenerationConfig) -> GenerationConfig:
+    """A request may ask for fewer tokens than a block has."""
+    if not isinstance(config.block_length, int) or config.max_new_tokens is None:
+        return config
+    return replace(config, block_length=min(config.block_length, config.max_new_tokens))
+
+
+def _suggest(wrong: str, known: tuple[str, ...]) -> str:
+    close = get_close_matches(wrong, known, n=1)
+    hint = f"did you mean {close[0]!r}? " if close else ""
+    return f"{hint}available: {', '.join(sorted(known))}"

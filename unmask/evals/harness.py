@@ -1,0 +1,320 @@
+"""The model `unmask` of lm-evaluation-harness: its three requests on a masked diffusion model."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from lm_eval.api.instance import Instance
+from lm_eval.api.model import TemplateLM
+from lm_eval.api.registry import register_model
+from lm_eval.utils import get_rolling_token_windows, make_disjoint_window, simple_parse_args_string
+from torch import nn
+from tqdm import tqdm
+
+from unmask.checks import whole
+from unmask.config import GenerationConfig
+from unmask.evals.gen_kwargs import default_config, request_config, value_of
+from unmask.evals.likelihood import DRAWS, Pair, greedily_decoded, log_likelihoods
+from unmask.generate import generate
+from unmask.models import load
+from unmask.prompts import TextModel, device_of, tokenizer_of
+from unmask.samplers import make_sampler
+from unmask.types import Sampler
+
+logger = logging.getLogger(__name__)
+
+SAMPLER_FIELD = "sampler."  # sampler.max_jsd=0.05 changes a field of the sampler
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """One text to generate."""
+
+    place: int  # in the list of requests
+    ids: tuple[int, ...]
+    config: GenerationConfig
+    seed: int
+
+
+@register_model("unmask")
+class UnmaskLM(TemplateLM):  # type: ignore[misc]
+    """A masked diffusion model as lm-eval asks it; docs/lm-eval.md lists the arguments."""
+
+    def __init__(
+        self,
+        pretrained: str | Path | TextModel,
+        *,
+        sampler: str | Sampler = "less",
+        device: str = "auto",
+        dtype: str = "auto",
+        batch_size: int | str = 1,
+        max_batch_size: int | None = None,  # of lm-eval's automatic batch size, which there is not here
+        max_length: int | None = None,  # tokens of context and answer together; None: what the model reads
+        mc_num: int = DRAWS,
+        check_greedy: bool = True,
+        add_bos_token: bool = False,
+        trust_remote_code: bool = False,  # lm-eval passes it on; no remote code is ever run
+        **settings: Any,
+    ) -> None:
+        super().__init__()
+        changes = {name: settings.pop(name) for name in list(settings) if name.startswith(SAMPLER_FIELD)}
+        self.sampler = _sampler(sampler, changes)
+        self.config = default_config(settings)
+        self.batch_size = _batch_size(batch_size)
+        whole("mc_num", mc_num, 1)
+        self.mc_num = mc_num
+        self.check_greedy = check_greedy
+        self.add_bos_token = add_bos_token
+        self.model, self.name = _open(pretrained, device=device, dtype=dtype)
+        self.tokenizer = tokenizer_of(self.model)
+        self.max_length = _max_length(max_length, self.model.info.max_length)
+        self.spent: Counter[str] = Counter()  # texts generated, and the steps and forwards that they took
+        self._device = device_of(self.model)
+
+    @classmethod
+    def create_from_arg_string(
+        cls, arg_string: str, additional_config: dict[str, Any] | None = None
+    ) -> UnmaskLM:
+        """From "pretrained=...,sampler=less,steps=64"."""
+        return cls.create_from_arg_obj(simple_parse_args_string(arg_string), additional_config)
+
+    @classmethod
+    def create_from_arg_obj(
+        cls, arg_dict: dict[str, Any], additional_config: dict[str, Any] | None = None
+    ) -> UnmaskLM:
+        """From arguments by name, which win over lm-eval's own options of the same name."""
+        given = {name: value for name, value in (additional_config or {}).items() if value is not None}
+        if "pretrained" not in arg_dict:
+            raise ValueError("model_args must name a checkpoint: pretrained=FOLDER or pretrained=OWNER/NAME")
+        return cls(**{**given, **arg_dict})
+
+    @property
+    def eot_token_id(self) -> int:
+        """The token that ends a text."""
+        return self.model.info.eos_ids[0]
+
+    @property
+    def prefix_token_id(self) -> int:
+        """What stands before a text that has no context: the beginning of text, else the end of one."""
+        bos = self.tokenizer.special.bos
+        return self.eot_token_id if bos is None else bos
+
+    @property
+    def tokenizer_name(self) -> str:
+        """What lm-eval's request cache calls the chat template."""
+        return self.name.replace("/", "__")
+
+    def get_model_info(self) -> dict[str, Any]:
+        """What lm-eval writes into its results beside the model's arguments: settings and costs."""
+        weights = list(self.model.parameters()) if isinstance(self.model, nn.Module) else []
+        return {
+            "model_num_parameters": sum(weight.numel() for weight in weights),
+            "model_dtype": str(weights[0].dtype) if weights else None,
+            "sampler": str(self.sampler),
+            "generation": asdict(self.config),
+            "mc_num": self.mc_num,
+            "spent": dict(self.spent),
+        }
+
+    def apply_chat_template(
+        self, chat_history: Sequence[Mapping[str, str]], add_generation_prompt: bool = True
+    ) -> str:
+        """The conversation as one text; without a generation prompt its last message is still to go on."""
+        render = getattr(self.tokenizer, "render_chat", None)
+        if render is None:
+            raise ValueError("the model's tokenizer renders no chats; leave --apply_chat_template out")
+        text: str = render(chat_history, add_generation_prompt=add_generation_prompt)
+        return text if add_generation_prompt else _until_message(text, chat_history[-1]["content"])
+
+    def tok_encode(self, string: str, add_special_tokens: bool | None = None, **_: Any) -> list[int]:
+        """Token ids; a beginning of text only if `add_bos_token` is set and the text has none."""
+        ids: list[int] = self.tokenizer.encode(string)
+        bos = self.tokenizer.special.bos
+        if self.add_bos_token and add_special_tokens is not False and bos is not None and ids[:1] != [bos]:
+            return [bos, *ids]
+        return ids
+
+    def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
+        """The text of every request, cut before its stop strings."""
+        texts = [""] * len(requests)
+        with tqdm(total=len(requests), disable=disable_tqdm, desc="generate_until") as bar:
+            for batch in self._batches(self._jobs(requests)):
+                config = replace(batch[0].config, seed=tuple(job.seed for job in batch))
+                answers = generate(self.model, [job.ids for job in batch], self.sampler, config)
+                for job, answer in zip(batch, answers, strict=True):
+                    texts[job.place] = answer.text
+                    self.cache_hook.add_partial("generate_until", requests[job.place].args, answer.text)
+                self.spent.update(
+                    texts=len(answers),
+                    steps=sum(answer.steps for answer in answers),
+                    forwards=sum(answer.forwards for answer in answers),
+                )
+                bar.update(len(batch))
+        return texts
+
+    def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
+        """The bound on the log-likelihood of whole texts; long ones are scored in windows."""
+        found = []
+        for request in tqdm(requests, disable=disable_tqdm, desc="loglikelihood_rolling"):
+            total = sum(self._bounds(list(self._windows(request.args[0])), paired=False))
+            found.append(total)
+            self.cache_hook.add_partial("loglikelihood_rolling", request.args, total)
+        return found
+
+    def _loglikelihood_tokens(
+        self,
+        requests: Sequence[tuple[tuple[str, str], list[int], list[int]]],
+        disable_tqdm: bool = False,
+        **_: Any,
+    ) -> list[tuple[float, bool]]:
+        """The bound and whether greedy unmasking gives the answer, for every request."""
+        pairs = [self._pair(*request) for request in requests]
+        # answers of the same length share their forwards
+        order = sorted(range(len(pairs)), key=lambda i: (-len(pairs[i].answer), -len(pairs[i].context)))
+        found: dict[int, tuple[float, bool]] = {}
+        with tqdm(total=len(pairs), disable=disable_tqdm, desc="loglikelihood") as bar:
+            for places in _chunks(order, self.batch_size):
+                chunk = [pairs[i] for i in places]
+                for i, bound, greedy in zip(places, self._bounds(chunk), self._greedy(chunk), strict=True):
+                    found[i] = bound, greedy
+                    self.cache_hook.add_partial("loglikelihood", requests[i][0], found[i])
+                bar.update(len(places))
+        return [found[i] for i in range(len(pairs))]
+
+    def _bounds(self, pairs: Sequence[Pair], *, paired: bool = True) -> list[float]:
+        return log_likelihoods(
+            self.model,
+            pairs,
+            draws=self.mc_num,
+            seed=self.config.seeds(1)[0],
+            paired=paired,
+            guidance=self.config.guidance,
+            batch_size=self.batch_size,
+        )
+
+    def _greedy(self, pairs: Sequence[Pair]) -> list[bool]:
+        if not self.check_greedy:
+            return [False] * len(pairs)
+        return greedily_decoded(self.model, pairs, guidance=self.config.guidance, batch_size=self.batch_size)
+
+    def _windows(self, text: str) -> Iterator[Pair]:
+        """The text in pieces that the model can read, each behind the tokens before it that fit."""
+        windows = get_rolling_token_windows(
+            self.tok_encode(text, add_special_tokens=False),
+            prefix_token=self.prefix_token_id,
+            max_seq_len=self.max_length - 1,  # a token before is on the canvas too
+            context_len=1,
+        )
+        for window in windows:
+            context, answer = make_disjoint_window(window)
+            yield Pair(tuple(context), tuple(answer))
+
+    def _pair(self, texts: tuple[str, str], context: list[int], answer: list[int]) -> Pair:
+        if not answer:
+            raise ValueError(
+                f"the continuation {texts[1]!r} has no tokens of its own behind its context; "
+                "give it at least one character that does not melt into the context"
+            )
+        if len(answer) >= self.max_length:
+            raise ValueError(
+                f"a continuation has {len(answer)} tokens, but context and continuation together may have "
+                f"{self.max_length}; leave it out with --limit or --samples, or raise max_length"
+            )
+        return Pair(tuple(self._cut(context or [self.prefix_token_id], len(answer))), tuple(answer))
+
+    def _jobs(self, requests: Sequence[Instance]) -> Iterator[_Job]:
+        """What to generate; a repeated request gets the next seed."""
+        seen: Counter[tuple[tuple[int, ...], GenerationConfig]] = Counter()
+        overruled = False
+        for place, request in enumerate(requests):
+            context, asked = request.args[:2]
+            config = request_config(self.config, asked)
+            overruled |= self.config.temperature > 0 and config.temperature == 0
+            ids = tuple(
+                self._cut(
+                    self.tok_encode(context) or [self.prefix_token_id], config.new_tokens(self.model.info)
+                )
+            )
+            yield _Job(place, ids, config, config.seeds(1)[0] + seen[ids, config])
+            seen[ids, config] += 1
+        if overruled:
+            logger.warning(
+                "temperature=%s is overruled by the task, which asks for greedy decoding; "
+                "pass --gen_kwargs do_sample=True,temperature=%s to sample",
+                *(self.config.temperature,) * 2,
+            )
+
+    def _batches(self, jobs: Iterable[_Job]) -> Iterator[list[_Job]]:
+        """Jobs with the same settings, those with long prompts first."""
+        alike: defaultdict[GenerationConfig, list[_Job]] = defaultdict(list)
+        for job in jobs:
+            alike[job.config].append(job)
+        for group in alike.values():
+            yield from _chunks(sorted(group, key=lambda job: -len(job.ids)), self.batch_size)
+
+    def _cut(self, ids: list[int], others: int) -> list[int]:
+        """A context's last tokens, as many as fit beside `others`."""
+        room = self.max_length - others
+        if room < 1:
+            raise ValueError(
+                f"max_gen_toks must be below {self.max_length}, the tokens of prompt and answer together; "
+                f"got {others}"
+            )
+        if len(ids) > room:
+            logger.warning("a context of %d tokens is cut to its last %d", len(ids), room)
+        return ids[-room:]
+
+
+def _chunks(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
+    rest = iter(items)
+    while chunk := list(islice(rest, size)):
+        yield chunk
+
+
+def _open(pretrained: str | Path | TextModel, *, device: str, dtype: str) -> tuple[TextModel, str]:
+    """The model, and what it is called."""
+    if isinstance(pretrained, (str, Path)):
+        return load(pretrained, device=device, dtype=dtype), str(pretrained)
+    return pretrained, str(getattr(pretrained, "folder", None) or type(pretrained).__name__)
+
+
+def _sampler(sampler: str | Sampler, changes: Mapping[str, Any]) -> Sampler:
+    """The sampler by name, with its fields changed."""
+    named = {name.removeprefix(SAMPLER_FIELD): value_of(value) for name, value in changes.items()}
+    if isinstance(sampler, str):
+        return make_sampler(sampler, **named)
+    if named:
+        raise ValueError(f"{next(iter(changes))} needs a sampler by name; got {sampler!r}")
+    return sampler
+
+
+def _batch_size(given: int | str) -> int:
+    if isinstance(given, str) and given.isdecimal():
+        given = int(given)
+    if not isinstance(given, int) or given < 1:
+        raise ValueError(
+            f"batch_size must be a whole number >= 1, got {given!r}; the results do not depend on it"
+        )
+    return given
+
+
+def _max_length(asked: int | None, own: int) -> int:
+    if asked is None:
+        return own
+    whole("max_length", asked, 2)
+    if asked > own:
+        raise ValueError(f"max_length must be at most {own}, what the model reads; got {asked}")
+    return asked
+
+
+def _until_message(text: str, message: str) -> str:
+    """A rendered conversation up to the end of its last message; a template may have stripped that."""
+    at = text.rindex(message.strip())
+    whole_message = message.lstrip()
+    return text[:at] + (whole_message if text.startswith(whole_message, at) else message.strip())

@@ -1,0 +1,19 @@
+"""The command `unmask-lm-eval`: lm-eval's own command line, with the model `unmask` in its registry."""
+
+from __future__ import annotations
+
+import sys
+
+
+def main() -> None:
+    """Register the model and hand over; without lm-eval, say how to get it."""
+    try:
+        from lm_eval.__main__ import cli_evaluate
+
+        import unmask.evals.harness  # noqa: F401 registers the model
+    except ModuleNotFoundError as error:
+        if error.name != "lm_eval":
+            raise
+        print("error: this command needs lm-eval; pip install 'unmask[lm-eval]'", file=sys.stderr)
+        sys.exit(2)
+    cli_evaluate()

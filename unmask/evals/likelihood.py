@@ -1,0 +1,204 @@
+"""How likely an answer is to a masked diffusion model: LLaDA's Monte-Carlo bound, and greedy unmasking.
+
+An answer of l tokens gets k of them masked, k uniform in 1..l and the positions uniform too; the bound on its
+log-likelihood is the mean of -(l / k) times the cross-entropy of the masked ones (arXiv:2502.09992).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from unmask.canvas import Canvas, blank
+from unmask.checks import whole
+from unmask.guidance import Guided
+from unmask.loop import Options, denoise
+from unmask.prompts import TextModel, check_ids, device_of
+from unmask.rows import by_rows
+from unmask.samplers.base import Base
+from unmask.schedule import plan
+from unmask.types import MaskedLM
+
+DRAWS = 128  # LLaDA's mc_num
+MAX_COLUMNS = 8192  # answer columns in a forward: their logits are what fills the memory
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Token ids of an answer and of what it answers."""
+
+    context: tuple[int, ...]
+    answer: tuple[int, ...]
+
+    def check(self, model: MaskedLM) -> None:
+        """Refuse what the model cannot read."""
+        check_ids(self.context, model.info, "the context")
+        check_ids(self.answer, model.info, "the answer")
+        for name in ("context", "answer"):
+            if not getattr(self, name):
+                raise ValueError(f"the {name} has no tokens; give at least one")
+        total = len(self.context) + len(self.answer)
+        if total > model.info.max_length:
+            raise ValueError(
+                f"context and answer have {total} tokens together, but the model reads at most "
+                f"{model.info.max_length}; shorten the context"
+            )
+
+    def seed(self, run: int, *, paired: bool) -> int:
+        """A seed of the pair's own, so that its draws do not depend on the pairs around it."""
+        digest = sha256(repr((run, self.context, () if paired else self.answer)).encode()).digest()
+        return int.from_bytes(digest[:8], "big") >> 1
+
+
+@dataclass(frozen=True, slots=True)
+class Masks:
+    """The different masks among some draws, and what each weighs in the mean."""
+
+    masked: Tensor  # [U, l] bool
+    weight: Tensor  # [U] float64: share of the draws / mask rate
+
+
+def log_likelihoods(
+    model: TextModel,
+    pairs: Sequence[Pair],
+    *,
+    draws: int = DRAWS,
+    seed: int = 0,
+    paired: bool = True,
+    guidance: float = 0.0,
+    batch_size: int = 32,
+) -> list[float]:
+    """The bound on log p(answer | context) of every pair; neighbours, order and batch size do not matter.
+
+    `paired` answers of one length to one context get the same masks, so that luck does not choose among them.
+    """
+    whole("draws", draws, 1)
+    total = [0.0] * len(pairs)
+    for places in _batches(model, pairs, batch_size):
+        masks = [draw_masks(len(pairs[i].answer), draws, pairs[i].seed(seed, paired=paired)) for i in places]
+        owner = [i for i, mask in zip(places, masks, strict=True) for _ in mask.weight]
+        masked = torch.cat([mask.masked for mask in masks])
+        weight = torch.cat([mask.weight for mask in masks])
+        size = max(1, min(batch_size, MAX_COLUMNS // masked.shape[1]))
+        for first in range(0, len(owner), size):
+            rows = slice(first, first + size)
+            losses = _losses(model, [pairs[i] for i in owner[rows]], masked[rows], guidance)
+            for i, loss in zip(owner[rows], (losses * weight[rows]).tolist(), strict=True):
+                total[i] -= loss
+    return total
+
+
+def greedily_decoded(
+    model: TextModel, pairs: Sequence[Pair], *, guidance: float = 0.0, batch_size: int = 32
+) -> list[bool]:
+    """Whether masks behind the context, unmasked one per step by confidence, become the answer.
+
+    It costs a forward per token of the answer, and stops at the first token that differs.
+    """
+    same = [False] * len(pairs)
+    for places in _batches(model, pairs, batch_size):
+        found = _greedy(model, [pairs[i] for i in places], guidance)
+        for i, equal in zip(places, found, strict=True):
+            same[i] = equal
+    return same
+
+
+def draw_masks(length: int, draws: int, seed: int) -> Masks:
+    """Masks of an answer of `length` tokens; their sizes are spread evenly over 1..length."""
+    generator = torch.Generator().manual_seed(seed)
+    sizes = stratified_sizes(length, draws, int(torch.randint(length, (), generator=generator)))
+    # double precision: two equal numbers would favour the left one
+    order = torch.rand(draws, length, dtype=torch.float64, generator=generator).argsort(-1).argsort(-1)
+    masked, times = torch.unique(order < sizes[:, None], dim=0, return_counts=True)
+    return Masks(masked, times * length / (masked.sum(-1, dtype=torch.float64) * draws))
+
+
+def stratified_sizes(length: int, draws: int, first: int) -> Tensor:
+    """Evenly spaced sizes that go round from 1 to `length`; each is uniform if `first` is, [draws].
+
+    LLaDA rounds half to even here, by which some sizes come more often than others; rounding down is fair.
+    """
+    return (first + torch.arange(draws) * length // draws) % length + 1
+
+
+def _batches(model: TextModel, pairs: Sequence[Pair], batch_size: int) -> Iterator[list[int]]:
+    """Places of pairs whose answers have the same length, those with long contexts first."""
+    whole("batch_size", batch_size, 1)
+    by_length: defaultdict[int, list[int]] = defaultdict(list)
+    for place, pair in enumerate(pairs):
+        pair.check(model)
+        by_length[len(pair.answer)].append(place)
+    for places in by_length.values():
+        places.sort(key=lambda place: -len(pairs[place].context))
+        for first in range(0, len(places), batch_size):
+            yield places[first : first + batch_size]
+
+
+def _canvas(model: TextModel, pairs: Sequence[Pair]) -> tuple[Canvas, Tensor]:
+    """The contexts followed by masks, and the answers behind the masks, [B, l]."""
+    answers = torch.tensor([pair.answer for pair in pairs], device=device_of(model))
+    canvas = blank(
+        [pair.context for pair in pairs],
+        answers.shape[1],
+        mask_id=model.info.mask_id,
+        pad_id=model.info.pad_id,
+        device=answers.device,
+    )
+    return canvas, answers
+
+
+def _losses(model: TextModel, pairs: Sequence[Pair], masked: Tensor, guidance: float) -> Tensor:
+    """Cross-entropy of the masked tokens, summed over each row, [B, l] -> [B] float64 on the CPU."""
+    canvas, answers = _canvas(model, pairs)
+    hidden = masked.to(answers.device)
+    window = slice(canvas.start, canvas.tokens.shape[1])
+    noisy = canvas.commit(window, ~hidden, answers)
+    with torch.no_grad():
+        logits = _guided(model, canvas, guidance)(noisy.tokens, noisy.attend, window, None)
+        losses = by_rows(_cross_entropy, logits[hidden], answers[hidden][:, None])
+    if losses.isnan().any():
+        raise ValueError("the model returned NaN or infinite logits; check its weights and dtype")
+    found = torch.zeros(masked.shape, dtype=torch.float64)
+    found[masked] = losses.cpu().double()
+    return found.sum(-1)
+
+
+def _cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
+    """-log p of the targets, [R, V] and [R, 1] -> [R]."""
+    return F.cross_entropy(logits.float(), targets[:, 0], reduction="none")
+
+
+def _greedy(model: TextModel, pairs: Sequence[Pair], guidance: float) -> list[bool]:
+    """Whether each answer is what the loop writes; all answers have the same length."""
+    canvas, answers = _canvas(model, pairs)
+    length = answers.shape[1]
+
+    def differs(tokens: Tensor) -> Tensor:
+        generated = tokens[:, canvas.start :]
+        return ((generated != canvas.mask_id) & (generated != answers)).any(-1)
+
+    steps = denoise(
+        _guided(model, canvas, guidance),
+        canvas,
+        Base(),
+        plan(canvas.start, length, steps=length),
+        # the linear schedule commits one token per step; a mask token that wins stays and makes a difference
+        Options(schedule="linear", banned_ids=(), stop_at_eos=False, fill_leftovers=False),
+        done=differs,
+    )
+    tokens = canvas.tokens
+    for step in steps:
+        tokens = step.tokens
+    same: list[bool] = (tokens[:, canvas.start :] == answers).all(-1).tolist()
+    return same
+
+
+def _guided(model: MaskedLM, canvas: Canvas, guidance: float) -> MaskedLM:
+    """The model under classifier-free guidance towards the contexts."""
+    return Guided.on(model, canvas, guidance) if guidance else model

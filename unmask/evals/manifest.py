@@ -1,0 +1,116 @@
+"""`run.json`: everything that decides what a run writes, and the machine that wrote it."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from unmask import __version__
+from unmask.config import GenerationConfig
+from unmask.evals.batches import Question
+from unmask.evals.fingerprint import fingerprint
+from unmask.evals.records import digest
+from unmask.evals.task import Task
+from unmask.prompts import TextModel, device_of
+from unmask.trace import plain
+from unmask.types import Sampler
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """What was run. Two runs of the same configuration write the same records."""
+
+    configuration: Mapping[str, Any]
+    environment: Mapping[str, Any]
+
+
+class Difference(NamedTuple):
+    """A field of two configurations that is not the same."""
+
+    name: str
+    first: object
+    second: object
+
+
+def describe(
+    model: TextModel,
+    task: Task,
+    questions: Sequence[Question],
+    sampler: Sampler,
+    config: GenerationConfig,
+    batch_size: int,
+) -> Manifest:
+    """The manifest of a run that is about to start."""
+    samples = [asdict(question.sample) for question in questions]
+    length = config.new_tokens(model.info)
+    configuration = {
+        "task": {
+            "name": task.name,
+            "protocol": task.protocol,
+            "version": task.version,
+            "samples": len(samples),
+            "data": digest(samples),
+        },
+        "model": {"fingerprint": fingerprint(model), "device": device_name(model)},
+        "prompts": digest([question.ids for question in questions]),  # template and tokenizer included
+        "sampler": {"kind": type(sampler).__name__, **plain(sampler)},
+        "decoding": {
+            **plain(config),
+            "steps": config.steps or length,
+            "block_length": config.block_size(model.info, length),
+        },
+        "batch_size": batch_size,
+        "versions": {"unmask": __version__, "torch": torch.__version__},
+    }
+    return Manifest(configuration=configuration, environment=environment(model))
+
+
+def environment(model: TextModel) -> dict[str, Any]:
+    """Where and when; nothing here changes a result."""
+    return {
+        "model": str(getattr(model, "folder", None) or type(model).__name__),
+        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "processor": _processor(),
+        "cpus": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "workers": 1,
+    }
+
+
+def device_name(model: TextModel) -> str:
+    """The GPU by its name, or the kind of device."""
+    device = device_of(model)
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+
+
+def _processor() -> str:
+    """The processor's name where the system tells it."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text(encoding="utf-8").splitlines() if info.is_file() else []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.processor() or platform.machine())
+
+
+def differences(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[Difference]:
+    """The fields that two configurations do not share, by dotted name."""
+    left, right = dict(_flat(first)), dict(_flat(second))
+    names = dict.fromkeys((*left, *right))
+    pairs = (Difference(name, left.get(name), right.get(name)) for name in names)
+    return [pair for pair in pairs if pair.first != pair.second]
+
+
+def _flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, object]]:
+    for name, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value

@@ -1,0 +1,95 @@
+"""What a run keeps: a line per sample, the same in every run, and a line per batch with its times."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, TypeVar
+
+from unmask.evals.task import Sample
+
+RECORDS = "records.jsonl"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """One sample: what was written, whether it is right, and what it took."""
+
+    id: str
+    prompt: str  # hash of the sample's prompt
+    text: str
+    extracted: str | None
+    correct: bool
+    also: Mapping[str, bool]  # the same text under other scorings
+    steps: int
+    forwards: int
+    forced_share: float  # share of steps in which the fallback acted
+    leftovers: int  # tokens filled in after the budget was spent
+    tokens: int  # up to the end of the text
+    prompt_tokens: int
+    finish: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """One batch: what it took on this machine."""
+
+    batch: int
+    rows: int
+    seconds: float  # of decoding
+    scoring: float  # seconds
+    wall: float  # seconds since the batch before it was kept, or since the run went on
+    peak_memory: int  # bytes so far, of the GPU where there is one, else of the process
+
+
+Line = TypeVar("Line", Record, Timing)
+
+
+def digest(value: object) -> str:
+    """A short hash of anything that JSON can hold."""
+    return sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def prompt_hash(sample: Sample) -> str:
+    """What tells two prompts apart."""
+    return digest(sample.prompt)
+
+
+def to_line(kept: Record | Timing) -> bytes:
+    """A record as a line of JSON; ASCII, so that any text survives."""
+    return json.dumps(asdict(kept), allow_nan=False).encode() + b"\n"
+
+
+def read_lines(path: Path, kind: type[Line]) -> list[Line]:
+    """The complete lines of a file; a last one that its writer did not finish is left out."""
+    complete = path.read_bytes().split(b"\n")[:-1]
+    return [_read(line, kind, f"{path}, line {number}") for number, line in enumerate(complete, 1)]
+
+
+def _read(line: bytes, kind: type[Line], where: str) -> Line:
+    try:
+        content: Any = json.loads(line)
+    except ValueError as error:
+        raise ValueError(f"{where} is not valid JSON ({error}); cut the file before this line") from None
+    names = {item.name for item in fields(kind)}
+    if not isinstance(content, dict) or content.keys() != names:
+        found = names ^ content.keys() if isinstance(content, dict) else names
+        raise ValueError(
+            f"{where} is not a {kind.__name__.lower()} of this version; missing or unknown: "
+            f"{', '.join(sorted(found))}"
+        )
+    return kind(**content)
+
+
+def find_records(place: Path) -> Path:
+    """The records of a run, given its folder or the file itself."""
+    if not place.is_dir():
+        return place
+    if (place / RECORDS).is_file():
+        return place / RECORDS
+    inside = sorted(file.parent.name for file in place.glob(f"*/{RECORDS}"))
+    hint = f"it has the runs {', '.join(inside)}: name one" if inside else "is it the --out of a run?"
+    raise ValueError(f"{place} holds no {RECORDS}; {hint}")

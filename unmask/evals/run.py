@@ -1,0 +1,217 @@
+"""A benchmark from its samples to its summary. Who decodes the batches is a parameter: see cluster.py."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from time import perf_counter
+from typing import TypeAlias
+
+from unmask.checks import whole
+from unmask.config import GenerationConfig
+from unmask.evals.batches import Batch, encode, make_batches
+from unmask.evals.decode import Decoded, decode_batch
+from unmask.evals.folder import SUMMARY, RunFolder, write_json
+from unmask.evals.manifest import Manifest, describe
+from unmask.evals.records import Record, Timing
+from unmask.evals.summary import Summary, summarize
+from unmask.evals.task import Sample, Task
+from unmask.generate import DEFAULT_SAMPLER, check_settings
+from unmask.prompts import TextModel
+from unmask.types import Sampler
+
+BATCH_SIZE = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How far a run is."""
+
+    done: int  # samples
+    total: int
+    correct: int
+    steps: int
+    forwards: int
+    resumed: int  # samples that an earlier part of the run had done
+    seconds: float  # since this part began
+
+    @property
+    def seconds_left(self) -> float | None:
+        """At the pace of this part; None: nothing is known yet."""
+        decoded = self.done - self.resumed
+        return self.seconds / decoded * (self.total - self.done) if decoded else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """All that there is to decode, and how."""
+
+    task: Task
+    batches: Sequence[Batch]
+    sampler: Sampler
+    config: GenerationConfig
+    manifest: Manifest
+
+    def decode(self, model: TextModel, batch: Batch) -> Decoded:
+        """One batch of the job."""
+        return decode_batch(model, self.task, batch, self.sampler, self.config)
+
+
+Watch: TypeAlias = Callable[[Progress], None]  # called at the start and after every batch
+Decode: TypeAlias = Callable[[Sequence[Batch]], Iterable[Decoded]]  # in any order
+
+
+def evaluate(
+    model: TextModel,
+    task: Task,
+    sampler: Sampler = DEFAULT_SAMPLER,
+    config: GenerationConfig | None = None,
+    *,
+    out: str | Path | None = None,
+    data: str | Path | None = None,
+    limit: int | None = None,
+    batch_size: int = BATCH_SIZE,
+    progress: Watch | None = None,
+) -> Summary:
+    """Ask a task's samples and judge the answers; with a folder, every batch is kept and a run can go on.
+
+    Without a config the task's own length and stop strings hold. `data` is the task's local folder.
+    """
+    samples = load_samples(task, data, limit)
+    settings = config or task_config(task)
+    return evaluate_samples(
+        model, task, samples, sampler, settings, out=out, batch_size=batch_size, progress=progress
+    )
+
+
+def evaluate_samples(
+    model: TextModel,
+    task: Task,
+    samples: Sequence[Sample],
+    sampler: Sampler,
+    config: GenerationConfig,
+    *,
+    out: str | Path | None = None,
+    batch_size: int = BATCH_SIZE,
+    progress: Watch | None = None,
+) -> Summary:
+    """As `evaluate`, on samples that are loaded already."""
+    job = make_job(model, task, samples, sampler, config, batch_size=batch_size)
+    return finish(job, lambda batches: (job.decode(model, batch) for batch in batches), out, progress)
+
+
+def task_config(task: Task) -> GenerationConfig:
+    """The settings under which a task is asked."""
+    return GenerationConfig(max_new_tokens=task.max_new_tokens, stop=task.stop)
+
+
+def load_samples(task: Task, data: str | Path | None = None, limit: int | None = None) -> list[Sample]:
+    """A task's samples, the first `limit` of them; ids are checked to be unique."""
+    if limit is not None:
+        whole("limit", limit, 1)
+    samples = list(task.load(None if data is None else Path(data)))[:limit]
+    if not samples:
+        raise ValueError(f"{task.name} has no samples{'' if data is None else f' in {data}'}")
+    seen: set[str] = set()
+    for sample in samples:
+        if sample.id in seen:
+            raise ValueError(f"{task.name} has the sample {sample.id} twice; ids must be unique")
+        seen.add(sample.id)
+    return samples
+
+
+def make_job(
+    model: TextModel,
+    task: Task,
+    samples: Sequence[Sample],
+    sampler: Sampler,
+    config: GenerationConfig,
+    *,
+    batch_size: int,
+) -> Job:
+    """The batches of a run and its manifest."""
+    check_settings(sampler, config)
+    if not isinstance(config.seed, int):
+        raise ValueError(f"seed must be one number for an evaluation, got {config.seed!r}")
+    questions = encode(model, samples, config.new_tokens(model.info))
+    return Job(
+        task=task,
+        batches=make_batches(questions, batch_size),
+        sampler=sampler,
+        config=config,
+        manifest=describe(model, task, questions, sampler, config, batch_size),
+    )
+
+
+def finish(job: Job, decode: Decode, out: str | Path | None = None, progress: Watch | None = None) -> Summary:
+    """Decode what a folder does not hold yet, keep it batch by batch, and sum up."""
+    if out is None:
+        records, timings = _go_on(job, decode, None, [], [], progress)
+        return summarize(records, timings, job.manifest)
+    folder = RunFolder(Path(out))
+    with folder.held():
+        manifest = folder.begin(job.manifest)
+        records, timings = _go_on(job, decode, folder, *folder.resume(job.batches), progress)
+        summary = summarize(records, timings, manifest)
+        write_json(folder.path / SUMMARY, asdict(summary))
+    return summary
+
+
+def _go_on(
+    job: Job,
+    decode: Decode,
+    folder: RunFolder | None,
+    records: list[Record],
+    timings: list[Timing],
+    progress: Watch | None,
+) -> tuple[list[Record], list[Timing]]:
+    """The records and timings of the whole job, the given ones being those of its first batches."""
+    resumed, began = len(records), perf_counter()
+    last = began
+    watch = progress or (lambda _: None)
+    watch(_progress(job, records, resumed, 0.0))
+    left = job.batches[len(timings) :]
+    for decoded in in_order(decode(left), first=len(timings)) if left else ():
+        now = perf_counter()
+        timing = _timing(decoded, wall=now - last)
+        if folder is not None:
+            folder.append(decoded.records, timing)
+        records.extend(decoded.records)
+        timings.append(timing)
+        last = now
+        watch(_progress(job, records, resumed, now - began))
+    return records, timings
+
+
+def in_order(batches: Iterable[Decoded], *, first: int) -> Iterator[Decoded]:
+    """Batches by number, each as soon as all before it are there; a second copy of one is dropped."""
+    early: dict[int, Decoded] = {}
+    for decoded in batches:
+        early[decoded.batch] = decoded
+        while first in early:
+            yield early.pop(first)
+            first += 1
+
+
+def _timing(decoded: Decoded, *, wall: float) -> Timing:
+    return Timing(
+        batch=decoded.batch,
+        rows=len(decoded.records),
+        seconds=decoded.seconds,
+        scoring=decoded.scoring,
+        wall=wall,
+        peak_memory=decoded.peak_memory,
+    )
+
+
+def _progress(job: Job, records: Sequence[Record], resumed: int, seconds: float) -> Progress:
+    return Progress(
+        done=len(records),
+        total=sum(len(batch.questions) for batch in job.batches),
+        correct=sum(record.correct for record in records),
+        steps=sum(record.steps for record in records),
+        forwards=sum(record.forwards for record in records),
+        resumed=resumed,
+        seconds=seconds,
+    )

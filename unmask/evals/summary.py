@@ -1,0 +1,86 @@
+"""A run in a few numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean, median
+from typing import Any
+
+import torch
+
+from unmask.evals.manifest import Manifest
+from unmask.evals.records import Record, Timing
+from unmask.evals.significance import Interval, wilson
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """Quality, cost and origin of a run."""
+
+    task: str
+    protocol: str
+    samples: int
+    correct: int
+    accuracy: float
+    interval: Interval  # Wilson, 95 %
+    also: Mapping[str, float]  # accuracy under other scorings
+    mean_steps: float
+    median_steps: float
+    mean_forwards: float
+    tokens_per_forward: float  # tokens up to the end of the texts over all forwards
+    forced_share: float
+    leftovers: int
+    p50_seconds: float  # decoding time of a batch over its rows: the latency at batch size 1
+    p95_seconds: float
+    decode_seconds: float  # of all batches, whichever worker ran them
+    score_seconds: float
+    wall_seconds: float  # from the first batch to the last, parts of a resumed run added up
+    peak_memory: int  # bytes
+    configuration: Mapping[str, Any]
+    environment: Mapping[str, Any]
+
+
+def summarize(records: Sequence[Record], timings: Sequence[Timing], manifest: Manifest) -> Summary:
+    """The summary of a run that is done."""
+    task = manifest.configuration["task"]
+    correct = sum(record.correct for record in records)
+    p50, p95 = _quantiles(timings, 0.5, 0.95)
+    return Summary(
+        task=task["name"],
+        protocol=task["protocol"],
+        samples=len(records),
+        correct=correct,
+        accuracy=correct / len(records),
+        interval=wilson(correct, len(records)),
+        also=other_accuracies(records),
+        mean_steps=fmean(record.steps for record in records),
+        median_steps=median(record.steps for record in records),
+        mean_forwards=fmean(record.forwards for record in records),
+        tokens_per_forward=sum(record.tokens for record in records)
+        / max(1, sum(record.forwards for record in records)),
+        forced_share=fmean(record.forced_share for record in records),
+        leftovers=sum(record.leftovers for record in records),
+        p50_seconds=p50,
+        p95_seconds=p95,
+        decode_seconds=sum(timing.seconds for timing in timings),
+        score_seconds=sum(timing.scoring for timing in timings),
+        wall_seconds=sum(timing.wall for timing in timings),
+        peak_memory=max(timing.peak_memory for timing in timings),
+        configuration=manifest.configuration,
+        environment=manifest.environment,
+    )
+
+
+def other_accuracies(records: Sequence[Record]) -> dict[str, float]:
+    """Accuracy under every other scoring that the task knows."""
+    names = dict.fromkeys(name for record in records for name in record.also)
+    return {name: fmean(record.also.get(name, False) for record in records) for name in names}
+
+
+def _quantiles(timings: Sequence[Timing], *shares: float) -> list[float]:
+    """Quantiles of the seconds per row, every row counted."""
+    seconds = [timing.seconds / timing.rows for timing in timings for _ in range(timing.rows)]
+    wanted = torch.tensor(shares, dtype=torch.float64)
+    values: list[float] = torch.quantile(torch.tensor(seconds, dtype=torch.float64), wanted).tolist()
+    return values

@@ -1,0 +1,39 @@
+"""Every table and figure of the LESS paper: which runs it needs, and what is made of them."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from importlib import import_module
+
+from unmask.experiments.experiment import Experiment
+
+__all__ = ["EXPERIMENTS", "Experiment", "get_experiment"]
+
+# name -> module, in the order of the results page
+EXPERIMENTS: dict[str, str] = {
+    "headline": "headline",
+    "extended": "extended",
+    "single-signal": "single_signal",
+    "drop-one": "drop_one",
+    "policy": "policy",
+    "budget": "budget",
+    "selection": "selection",
+    "fallback": "fallback",
+    "flip-rate": "flip_rate",
+    "flops": "flops",
+    "wallclock": "wallclock",
+    "pareto": "pareto",
+    "leave-one-out": "leave_one_out",
+    "calibrate": "calibrate",
+    "qualitative": "qualitative",
+}
+
+
+def get_experiment(name: str) -> Experiment:
+    """The experiment of this name."""
+    if name not in EXPERIMENTS:
+        close = get_close_matches(name, EXPERIMENTS, 1)
+        hint = f"did you mean {close[0]!r}? " if close else ""
+        raise ValueError(f"unknown experiment {name!r}; {hint}available: all, {', '.join(EXPERIMENTS)}")
+    experiment: Experiment = import_module(f"unmask.experiments.{EXPERIMENTS[name]}").EXPERIMENT
+    return experiment

@@ -1,0 +1,74 @@
+"""A table of variants against full LESS, with paired differences: what most ablations are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from unmask.experiments import drawing, stats
+from unmask.experiments.experiment import Experiment, Results
+from unmask.experiments.grid import Cells, always, collect, declare, short, table
+from unmask.experiments.lab import Lab
+from unmask.experiments.methods import HARD
+from unmask.experiments.report import Finding, Picture, Report, flat
+from unmask.experiments.runs import Run
+from unmask.experiments.side_by_side import side_by_side
+from unmask.samplers import SAMPLERS
+from unmask.types import Sampler
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+FULL = "Full LESS"
+
+
+def ablation(
+    name: str,
+    title: str,
+    about: str,
+    variants: Mapping[str, Sampler],
+    findings: Callable[[Cells], Sequence[Finding]],
+) -> Experiment:
+    """The experiment that compares variants with full LESS on the math and code tasks."""
+    samplers = {**variants, FULL: SAMPLERS["less"]}
+
+    def runs(lab: Lab) -> Sequence[Run]:
+        return list(declare(lab, always(samplers), HARD).values())
+
+    def build(lab: Lab, results: Results) -> Report:
+        found = collect(lab, declare(lab, always(samplers), HARD), results)
+        titles = [f"{short(cells.model)}: accuracy / steps (points to {FULL})" for cells in found]
+        return Report(
+            tables=flat(
+                [
+                    (
+                        table(cells, name, heading, against=FULL),
+                        *side_by_side(cells, name, rows={label: label for label in samplers}),
+                    )
+                    for cells, heading in zip(found, titles, strict=True)
+                ]
+            ),
+            pictures=(picture(name, found),) if found else (),
+            findings=flat([findings(cells) for cells in found]),
+        )
+
+    return Experiment(name=name, title=title, about=about, runs=runs, build=build)
+
+
+def picture(name: str, found: Sequence[Cells], against: str = FULL) -> Picture:
+    """Differences to full LESS as bars."""
+
+    def draw() -> Figure:
+        labels = [label for label in found[0].rows if label != against]
+        figure, axes = drawing.panels(len(found), height=1.1 + 0.38 * len(labels), width=4.8)
+        for place, cells in zip(axes, found, strict=True):
+            values = {label: points(cells, label, against) for label in labels}
+            drawing.bars(place, values, label=f"points to {against}", title=short(cells.model), zero=True)
+        return figure
+
+    return Picture(name, f"Macro accuracy against {against}, paired, with 95 % intervals.", draw)
+
+
+def points(cells: Cells, label: str, against: str = FULL) -> stats.Estimate:
+    """Macro accuracy of a variant less that of full LESS."""
+    return stats.difference(cells.rows[against], cells.rows[label])

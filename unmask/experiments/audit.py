@@ -1,0 +1,106 @@
+"""Step-level facts of a decoding, counted while its steps go by."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from unmask.config import GenerationConfig
+from unmask.evals.batches import encode, make_batches
+from unmask.evals.task import Sample
+from unmask.experiments.lab import Lab
+from unmask.experiments.runs import Run
+from unmask.generate import prepare
+from unmask.prompts import TextModel
+from unmask.trace import plain
+from unmask.types import Sampler, Step
+
+SAMPLES = 50  # per task, as in the paper
+
+
+@dataclass(slots=True)
+class Trail:
+    """One sample, step by step."""
+
+    commits: list[int] = field(default_factory=list)
+    forced: list[bool] = field(default_factory=list)  # the fallback acted
+    empty: list[bool] = field(default_factory=list)  # nothing was eligible
+    flips: list[int] = field(default_factory=list)  # masked positions whose top-1 token changed
+    watched: list[int] = field(default_factory=list)  # masked positions that had a step before
+
+
+def audited(lab: Lab, run: Run) -> list[Trail]:
+    """The trails of a run's first samples, kept like a run."""
+    samples = lab.samples(run.task, SAMPLES)
+    settings = {
+        "task": run.task,
+        "samples": len(samples),
+        "sampler": [type(run.sampler).__name__, plain(run.sampler)],
+        "config": plain(run.config),
+    }
+
+    def make() -> list[dict[str, Any]]:
+        model = lab.model(run.model)
+        trails = audit(model, samples, run.sampler, run.config, batch_size=lab.batch_size(model))
+        return [asdict(trail) for trail in trails]
+
+    return [Trail(**trail) for trail in lab.fact(run.model, "audit", settings, make)]
+
+
+def audit(
+    model: TextModel,
+    samples: Sequence[Sample],
+    sampler: Sampler,
+    config: GenerationConfig,
+    *,
+    batch_size: int,
+) -> list[Trail]:
+    """A trail per sample, in the order of the batches."""
+    trails: list[Trail] = []
+    for batch in make_batches(encode(model, samples, config.new_tokens(model.info)), batch_size):
+        run = prepare(model, [question.ids for question in batch.questions], sampler, config)
+        counter = _Counter([Trail() for _ in batch.questions], model.info.mask_id)
+        for step in run.steps:
+            counter.add(step)
+        trails += counter.trails
+    return trails
+
+
+@dataclass(slots=True)
+class _Counter:
+    """The trails of one batch in the making."""
+
+    trails: list[Trail]
+    mask_id: int
+    block: int = -1
+    before: Tensor | None = None  # [B, W] top-1 tokens of the last step in this block
+
+    def add(self, step: Step) -> None:
+        """Count a step of every row that took it."""
+        if step.leftover:
+            return
+        if step.block != self.block:
+            self.block, self.before = step.block, None
+        decision = step.decision
+        masked = (step.tokens[:, step.window] == self.mask_id) | decision.commit
+        before = step.drawn if self.before is None else self.before
+        watched = masked if self.before is not None else masked & False
+        counts = zip(
+            self.trails,
+            step.running.tolist(),
+            decision.commit.sum(-1).tolist(),
+            decision.forced.tolist(),
+            (~decision.eligible.any(-1)).tolist(),
+            (watched & (step.drawn != before)).sum(-1).tolist(),
+            watched.sum(-1).tolist(),
+            strict=True,
+        )
+        for trail, running, *values in counts:
+            if running:
+                names = ("commits", "forced", "empty", "flips", "watched")
+                for name, value in zip(names, values, strict=True):
+                    getattr(trail, name).append(value)
+        self.before = step.drawn

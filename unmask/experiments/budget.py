@@ -1,0 +1,110 @@
+"""LESS under a smaller and a larger budget of reverse steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from unmask.evals import get_task
+from unmask.experiments import drawing, methods, stats
+from unmask.experiments.ablation import points
+from unmask.experiments.experiment import Experiment, Results
+from unmask.experiments.grid import Cells, short, table
+from unmask.experiments.lab import Lab
+from unmask.experiments.report import Finding, Picture, Report, Table, below, flat
+from unmask.experiments.runs import Run
+from unmask.experiments.side_by_side import side_by_side
+from unmask.samplers import SAMPLERS
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+SHARES = (0.25, 0.5, 1.0, 2.0)  # of the canvas: 64, 128, 256 and 512 steps for 256 tokens
+
+
+def _declare(lab: Lab) -> dict[tuple[str, float, str], Run]:
+    return {
+        (model, share, task): lab.run(
+            model, task, SAMPLERS["less"], steps=round(share * get_task(task).max_new_tokens)
+        )
+        for model in lab.models
+        for task in lab.tasks(model, methods.HARD)
+        for share in SHARES
+    }
+
+
+def _build(lab: Lab, results: Results) -> Report:
+    declared = _declare(lab)
+    found = []
+    for model in lab.models:
+        tasks = lab.tasks(model, methods.HARD)
+        rows = {
+            _label(model, s, lab): {task: results[declared[model, s, task]] for task in tasks} for s in SHARES
+        }
+        found.append(Cells(model, rows))
+    return Report(
+        tables=flat([_tables(cells) for cells in found]),
+        pictures=(_picture(found),),
+        findings=flat([_findings(cells) for cells in found]),
+    )
+
+
+def _label(model: str, share: float, lab: Lab) -> str:
+    return f"T = {round(share * get_task(lab.tasks(model)[0]).max_new_tokens)}"
+
+
+def _tables(cells: Cells) -> tuple[Table, ...]:
+    labels = list(cells.rows)
+    paper = {label: label.removeprefix("T = ") for label in labels}
+    heading = f"{short(cells.model)}: accuracy / steps (points to {labels[2]})"
+    return (
+        table(cells, "budget", heading, against=labels[2]),
+        *side_by_side(cells, "budget", rows=paper),
+    )
+
+
+def _findings(cells: Cells) -> Sequence[Finding]:
+    quarter, half, whole, twice = cells.rows
+    model = short(cells.model)
+    more = stats.difference(cells.rows[whole], cells.rows[twice])
+    gain = max(abs(more.low), abs(more.high))
+    same = stats.Estimate(
+        abs(more.value), 0.0 if more.low <= 0 <= more.high else min(abs(more.low), abs(more.high)), gain
+    )
+    return (
+        below(f"{model}: {twice} instead of {whole} changes less than 1 point", same, 1.0),
+        below(f"{model}: {half} is worse than {whole}", points(cells, half, whole)),
+        below(f"{model}: {quarter} is worse than {whole}", points(cells, quarter, whole)),
+    )
+
+
+def _picture(found: Sequence[Cells]) -> Picture:
+    def draw() -> Figure:
+        figure, axes = drawing.panels(len(found))
+        for place, cells in zip(axes, found, strict=True):
+            budgets = [float(label.removeprefix("T = ")) for label in cells.rows]
+            lines = {
+                methods.title(task): (budgets, [100 * one[task].accuracy for one in cells.rows.values()])
+                for task in cells.tasks
+            }
+            drawing.lines(place, lines, title=short(cells.model))
+            place.set_xscale("log", base=2)
+            place.set_xticks(budgets, [f"{budget:g}" for budget in budgets])
+            place.set_xlabel("budget T, reverse steps")
+            place.set_ylabel("accuracy, %")
+        drawing.legend(figure, axes[0])
+        return figure
+
+    return Picture("budget", "Accuracy of LESS over the budget of reverse steps.", draw)
+
+
+EXPERIMENT = Experiment(
+    name="budget",
+    title="Reverse-step budget",
+    about=(
+        "The canvas keeps its length L; T is L/4, L/2, L and 2L: the paper's 64 to 512 for 256 tokens, 32 to "
+        "256 for the 128 tokens of the mini tasks. Masks that outlive the budget are filled in one forward."
+    ),
+    runs=lambda lab: list(_declare(lab).values()),
+    build=_build,
+)

@@ -1,0 +1,223 @@
+"""Find the LESS setting that meets a target on a calibration set, and write it down as a preset."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from unmask.experiments import drawing, methods, stats
+from unmask.experiments.experiment import Experiment, Results
+from unmask.experiments.grid import Cells, collect, declare, numbers, short
+from unmask.experiments.lab import Lab, Settings
+from unmask.experiments.methods import HARD
+from unmask.experiments.report import Finding, Picture, Report, Table, above, below, flat
+from unmask.experiments.runs import Outcome, Run
+from unmask.samplers import LESS
+from unmask.samplers.preset import Preset, write_preset
+from unmask.types import Sampler
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+CONFIDENCES = (0.60, 0.75, 0.90)
+DIVERGENCES = (0.020, 0.040, 0.080)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a setting must keep to: at most so many points below Base, or at most so many steps."""
+
+    max_loss: float
+    max_steps: float | None
+
+    @classmethod
+    def of(cls, settings: Settings) -> Target:
+        """The target that the settings name."""
+        return cls(settings.max_loss, settings.max_steps)
+
+    def finding(self, what: str, base: Mapping[str, Outcome], mine: Mapping[str, Outcome]) -> Finding:
+        """Whether outcomes keep to the target, as sure as their interval allows."""
+        if self.max_steps is not None:
+            return below(
+                f"{what} takes at most {self.max_steps:g} steps",
+                stats.steps(mine),
+                self.max_steps,
+                unit="steps",
+            )
+        gap = stats.difference(base, mine)
+        return above(f"{what} is at most {self.max_loss:g} points below Base", gap, -self.max_loss)
+
+    def met(self, base: Mapping[str, Outcome], mine: Mapping[str, Outcome]) -> bool:
+        """Whether the interval leaves no doubt."""
+        return self.finding("", base, mine).verdict == "yes"
+
+    def miss(self, base: Mapping[str, Outcome], mine: Mapping[str, Outcome]) -> float:
+        """By how much the worst end of the interval misses the target."""
+        if self.max_steps is not None:
+            return max(0.0, stats.steps(mine).high - self.max_steps)
+        return max(0.0, -self.max_loss - stats.difference(base, mine).low)
+
+
+def candidates() -> dict[str, LESS]:
+    """Settings of c, d, P and the policy."""
+    swept = [LESS(min_confidence=c, max_jsd=d) for c in CONFIDENCES for d in DIVERGENCES]
+    deeper = [replace(one, persistence=3) for one in swept if one.max_jsd == 0.040]
+    other = [replace(one, policy="all", block_policy="run") for one in swept if one.max_jsd == 0.040]
+    return {_label(one): one for one in (*swept, *deeper, *other)}
+
+
+def _label(sampler: LESS) -> str:
+    return (
+        f"c = {sampler.min_confidence:.2f}, d = {sampler.max_jsd:.3f}, P = {sampler.persistence}, "
+        f"{sampler.policy} / {sampler.block_policy}"
+    )
+
+
+def _samplers(family: str, task: str) -> dict[str, Sampler]:
+    return {"Base": methods.base(family), **candidates()}
+
+
+def choose(rows: Mapping[str, Mapping[str, Outcome]], target: Target) -> str:
+    """The setting that meets the target best.
+
+    Under a bound on the loss: the fewest forwards among those that surely keep to it. Under a bound on steps:
+    the most accurate one. Where none surely keeps to it, the one that misses it least.
+    """
+    names = [name for name in rows if name != "Base"]
+    sure = [name for name in names if target.met(rows["Base"], rows[name])]
+    if not sure:
+        return min(names, key=lambda name: (target.miss(rows["Base"], rows[name]), name))
+    if target.max_steps is not None:
+        return max(sure, key=lambda name: (stats.accuracy(rows[name]).value, name))
+    return min(sure, key=lambda name: (stats.forwards(rows[name]).value, name))
+
+
+def _build(lab: Lab, results: Results) -> Report:
+    target = Target.of(lab.settings)
+    found = collect(lab, declare(lab, _samplers, HARD), results)
+    chosen = {cells.model: choose(cells.rows, target) for cells in found}
+    notes = [_written(lab, cells, chosen[cells.model], target) for cells in found]
+    return Report(
+        tables=flat([_tables(cells, chosen[cells.model], target) for cells in found]),
+        pictures=(_picture(found, chosen, target),),
+        findings=tuple(
+            target.finding(
+                f"{short(cells.model)}: {chosen[cells.model]}", cells.rows["Base"], _chosen(cells, chosen)
+            )
+            for cells in found
+        ),
+        notes=tuple(notes),
+    )
+
+
+def _chosen(cells: Cells, chosen: Mapping[str, str]) -> Mapping[str, Outcome]:
+    return cells.rows[chosen[cells.model]]
+
+
+def _written(lab: Lab, cells: Cells, name: str, target: Target) -> str:
+    """Keep the choice as a preset, and say how to use it."""
+    finding = target.finding("the setting", cells.rows["Base"], cells.rows[name])
+    about = (
+        f"calibrated on {', '.join(cells.tasks)} for {short(cells.model)}; "
+        f"{finding.statement}: {finding.verdict} ({finding.numbers})"
+    )
+    path = Path(lab.settings.out) / "presets" / f"less-{short(cells.model)}.json"
+    write_preset(path, Preset(sampler="less", fields=_fields(candidates()[name]), about=about))
+    return (
+        f"`presets/{path.name}` in the output folder holds what was found for {short(cells.model)}; "
+        f"`unmask generate`, `eval` and `serve` take it as `--sampler FILE`."
+    )
+
+
+def _fields(sampler: LESS) -> dict[str, object]:
+    names = ("min_confidence", "max_jsd", "persistence", "policy", "block_policy")
+    return {name: getattr(sampler, name) for name in names}
+
+
+def _tables(cells: Cells, name: str, target: Target) -> tuple[Table, ...]:
+    base, rows = cells.rows["Base"], []
+    for label in candidates():
+        mine = cells.rows[label]
+        rows.append(
+            (
+                label,
+                stats.difference(base, mine).shown(sign=True),
+                stats.steps(mine).shown(),
+                stats.forwards(mine).shown(),
+                target.finding("", base, mine).verdict,
+                "chosen" if label == name else "",
+            )
+        )
+    header = ("setting", "points to Base", "steps", "forwards", "keeps to the target", "")
+    title = f"{short(cells.model)}: settings against the target"
+    table = Table(
+        f"calibrate-{short(cells.model)}", title, header, tuple(rows), tuple(numbers(cells, "Base"))
+    )
+    return (table, *_held_out(cells, target))
+
+
+def _held_out(cells: Cells, target: Target) -> tuple[Table, ...]:
+    """The choice without each task, judged on that task."""
+    if len(cells.tasks) < 2:
+        return ()
+    rows = []
+    for task in cells.tasks:
+        rest = {
+            label: {other: one for other, one in outcomes.items() if other != task}
+            for label, outcomes in cells.rows.items()
+        }
+        name = choose(rest, target)
+        base, mine = {task: cells.rows["Base"][task]}, {task: cells.rows[name][task]}
+        verdict = target.finding("", base, mine).verdict
+        gap, steps = stats.difference(base, mine), stats.steps(mine)
+        rows.append((methods.title(task), name, gap.shown(sign=True), f"{steps.value:.1f}", verdict))
+    header = ("left out", "chosen on the rest", "points to Base there", "steps", "keeps to the target there")
+    title = f"{short(cells.model)}: chosen without one task, judged on it"
+    return (Table(f"calibrate-held-out-{short(cells.model)}", title, header, tuple(rows)),)
+
+
+def _picture(found: Sequence[Cells], chosen: Mapping[str, str], target: Target) -> Picture:
+    def draw() -> Figure:
+        figure, axes = drawing.panels(len(found), height=3.4)
+        for place, cells in zip(axes, found, strict=True):
+            for name in candidates():
+                cost = stats.forwards(cells.rows[name]).value
+                gap = stats.difference(cells.rows["Base"], cells.rows[name])
+                mine = name == chosen[cells.model]
+                place.errorbar(
+                    cost,
+                    gap.value,
+                    yerr=[[max(0.0, gap.value - gap.low)], [max(0.0, gap.high - gap.value)]],
+                    fmt="*" if mine else "o",
+                    markersize=12 if mine else 4,
+                    color=drawing.COLOURS[1] if mine else drawing.COLOURS[7],
+                    zorder=3 if mine else 2,
+                    capsize=2,
+                    linewidth=1,
+                    label="chosen" if mine else "_",
+                )
+            if target.max_steps is None:
+                place.axhline(-target.max_loss, color="#000000", linewidth=1, linestyle="--", label="target")
+            place.set_xlabel("forward passes per sample")
+            place.set_ylabel("points to Base")
+            place.set_title(short(cells.model))
+        drawing.legend(figure, axes[0])
+        return figure
+
+    return Picture("calibrate", "Every setting against Base, paired, with 95 % intervals.", draw)
+
+
+EXPERIMENT = Experiment(
+    name="calibrate",
+    title="Calibration",
+    about=(
+        "The cheapest setting whose whole 95 % interval keeps to the target: at most --max-loss points below "
+        "Base or, with --max-steps, the most accurate one within so many steps. Policies are named for full "
+        "sequences / for blocks. The interval is of each setting by itself: picking the best of many makes "
+        "it somewhat too narrow, which the held-out table shows."
+    ),
+    runs=lambda lab: list[Run](declare(lab, _samplers, HARD).values()),
+    build=_build,
+)

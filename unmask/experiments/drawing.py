@@ -1,0 +1,152 @@
+"""Figures that are readable in print and on light and dark pages: opaque white, colours for everybody."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import isinf
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from unmask.experiments.stats import Estimate
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# Okabe and Ito's palette, without yellow, which white paper swallows
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000", "#7F7F7F")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+STYLE: Any = {
+    "font.size": 9,
+    "axes.titlesize": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": "#DDDDDD",
+    "grid.linewidth": 0.6,
+    "axes.axisbelow": True,
+    "legend.frameon": False,
+    "figure.facecolor": "white",
+    "axes.facecolor": "white",
+}
+DPI = 160
+
+
+def panels(
+    count: int, *, width: float = 4.2, height: float = 3.1, columns: int = 2
+) -> tuple[Figure, list[Axes]]:
+    """A figure with so many panels."""
+    try:
+        import matplotlib
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ValueError("figures need matplotlib; pip install 'unmask[experiments]'") from error
+    across = min(count, columns)
+    down = -(-count // across)
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(width * across, height * down), layout="constrained")
+        FigureCanvasAgg(figure)
+        axes = [figure.add_subplot(down, across, place + 1) for place in range(count)]
+    return figure, axes
+
+
+def save_png(figure: Figure, path: Path) -> Path:
+    """Write a figure; the same figure gives the same bytes."""
+    figure.savefig(path, dpi=DPI, facecolor="white", metadata={"Software": None})
+    return path
+
+
+def look(place: int) -> dict[str, Any]:
+    """Colour and marker of the n-th thing in a figure."""
+    return {"color": COLOURS[place % len(COLOURS)], "marker": MARKERS[place % len(MARKERS)]}
+
+
+def legend(figure: Figure, axes: Axes, *, columns: int = 4) -> None:
+    """One legend for all panels, below them."""
+    handles, labels = axes.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False, fontsize=8)
+
+
+def bars(axes: Axes, values: Mapping[str, Estimate], *, label: str, title: str, zero: bool = False) -> None:
+    """Horizontal bars with their intervals, the first on top."""
+    places = list(range(len(values)))[::-1]
+    estimates = list(values.values())
+    reaches = [_reach(estimate) for estimate in estimates]
+    axes.barh(
+        places,
+        [estimate.value for estimate in estimates],
+        color=[COLOURS[place % len(COLOURS)] for place in range(len(values))],
+        height=0.62,
+    )
+    axes.errorbar(
+        [estimate.value for estimate in estimates],
+        places,
+        xerr=[[low for [low], _ in reaches], [high for _, [high] in reaches]],
+        fmt="none",
+        ecolor="#333333",
+        capsize=2.5,
+        linewidth=1,
+    )
+    axes.set_yticks(places, list(values))
+    axes.grid(visible=False, axis="y")
+    axes.set_xlabel(label)
+    axes.set_title(title)
+    if zero:
+        axes.axvline(0, color="#333333", linewidth=0.8)
+
+
+def points(axes: Axes, found: Mapping[str, tuple[Estimate, Estimate]], *, title: str) -> None:
+    """Accuracy over forwards with intervals both ways."""
+    for place, (name, (cost, quality)) in enumerate(found.items()):
+        axes.errorbar(
+            cost.value,
+            quality.value,
+            xerr=_reach(cost),
+            yerr=_reach(quality),
+            label=name,
+            markersize=6,
+            capsize=2,
+            linewidth=1,
+            **look(place),
+        )
+    axes.set_xlabel("forward passes per sample")
+    axes.set_ylabel("mean accuracy, %")
+    axes.set_title(title)
+
+
+def lines(axes: Axes, found: Mapping[str, tuple[Sequence[float], Sequence[float]]], *, title: str) -> None:
+    """A line per name."""
+    for place, (name, (across, up)) in enumerate(found.items()):
+        axes.plot(across, up, label=name, markersize=4, linewidth=1.4, **look(place))
+    axes.set_title(title)
+
+
+def _reach(estimate: Estimate) -> list[list[float]]:
+    """How far an error bar goes down and up; not at all where nothing is known."""
+    if isinf(estimate.low):
+        return [[0.0], [0.0]]
+    # the interval of a skewed resample need not hold the value itself
+    return [[max(0.0, estimate.value - estimate.low)], [max(0.0, estimate.high - estimate.value)]]
+
+
+def violins(axes: Axes, groups: Sequence[Sequence[float]], labels: Sequence[str]) -> None:
+    """A violin with a box in it per group; a group of equal numbers has only its box."""
+    places = list(range(1, len(groups) + 1))
+    wide = [(place, group) for place, group in zip(places, groups, strict=True) if max(group) > min(group)]
+    if wide:
+        drawn = axes.violinplot(
+            [group for _, group in wide], [place for place, _ in wide], showextrema=False, widths=0.8
+        )
+        for body in drawn["bodies"]:  # type: ignore[attr-defined]
+            body.set_facecolor(COLOURS[4])
+            body.set_alpha(0.6)
+    axes.boxplot(
+        [list(group) for group in groups],
+        positions=places,
+        widths=0.16,
+        showfliers=False,
+        medianprops={"color": COLOURS[1], "linewidth": 1.6},
+    )
+    axes.set_xticks(places, list(labels))
+    axes.grid(visible=False, axis="x")

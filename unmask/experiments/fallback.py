@@ -1,0 +1,118 @@
+"""How often the rule decides, and how often the fallback does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from unmask.experiments import drawing, methods, stats
+from unmask.experiments.audit import Trail, audited
+from unmask.experiments.experiment import Experiment, Results
+from unmask.experiments.grid import short
+from unmask.experiments.lab import Lab
+from unmask.experiments.paper import reported
+from unmask.experiments.report import Finding, Picture, Report, Table, below
+from unmask.experiments.runs import Run
+from unmask.samplers import SAMPLERS
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+READINGS = {"LESS": "less", "LESS, Algorithm 1": "less-paper", "LESS, released code": "less-released"}
+BAR = 9.0  # percent; the paper's largest figure
+
+
+def audits(lab: Lab) -> dict[tuple[str, str, str], Run]:
+    """The runs that are audited, by model, label and task."""
+    return {
+        (model, label, task): lab.run(model, task, SAMPLERS[name])
+        for model in lab.models
+        for task in lab.tasks(model, methods.HARD)
+        for label, name in READINGS.items()
+    }
+
+
+def share(trails: Sequence[Trail], name: str) -> stats.Estimate:
+    """Percent of a sample's steps of which something is true, over samples."""
+    return stats.mean([sum(getattr(t, name)) / max(1, len(t.commits)) for t in trails]).scaled(100)
+
+
+def _build(lab: Lab, results: Results) -> Report:
+    trails = {key: audited(lab, run) for key, run in audits(lab).items()}
+    rows, data, findings = [], [], []
+    for (model, label, task), found in trails.items():
+        forced, empty = share(found, "forced"), share(found, "empty")
+        commits = stats.mean([sum(t.commits) / max(1, len(t.commits)) for t in found])
+        printed = reported("fallback", model).get(methods.role(task), "")
+        rows.append(
+            (
+                short(model),
+                label,
+                methods.title(task),
+                forced.shown(),
+                empty.shown(),
+                commits.shown(2),
+                str(printed),
+            )
+        )
+        data.append(
+            {
+                "model": short(model),
+                "method": label,
+                "task": task,
+                "samples": len(found),
+                "forced_percent": forced.value,
+                "empty_percent": empty.value,
+                "commits_per_step": commits.value,
+            }
+        )
+        if label == "LESS":
+            findings += _findings(f"{short(model)}, {methods.title(task)}", forced, empty)
+    header = (
+        "model",
+        "method",
+        "task",
+        "fallback acted, % of steps",
+        "nothing eligible, % of steps",
+        "commits per step",
+        "paper, %",
+    )
+    tables = (Table("fallback", "Forced steps by both definitions", header, tuple(rows), tuple(data)),)
+    return Report(tables=tables, pictures=(_picture(lab, trails),), findings=tuple(findings))
+
+
+def _findings(where: str, forced: stats.Estimate, empty: stats.Estimate) -> list[Finding]:
+    return [
+        below(f"{where}: the fallback acts on at most {BAR:g} % of steps", forced, BAR, unit="%"),
+        below(f"{where}: nothing is eligible on at most {BAR:g} % of steps", empty, BAR, unit="%"),
+    ]
+
+
+def _picture(lab: Lab, trails: dict[tuple[str, str, str], list[Trail]]) -> Picture:
+    def draw() -> Figure:
+        tasks = {model: lab.tasks(model, methods.HARD) for model in lab.models}
+        figure, axes = drawing.panels(len(lab.models), height=3.4, width=4.8)
+        for place, model in zip(axes, lab.models, strict=True):
+            values = {
+                f"{methods.title(task)}, {short_label}": share(trails[model, "LESS", task], name)
+                for task in tasks[model]
+                for short_label, name in (("forced", "forced"), ("none eligible", "empty"))
+            }
+            drawing.bars(place, values, label="% of steps", title=f"{short(model)}, LESS")
+        return figure
+
+    return Picture(
+        "fallback", "Share of reverse steps that the rule did not decide, with 95 % intervals.", draw
+    )
+
+
+EXPERIMENT = Experiment(
+    name="fallback",
+    title="Fallback usage",
+    about=(
+        "The paper's definition is that the forced action ran; the released code counts steps in which "
+        "nothing was eligible anywhere. The first 50 samples of each math and code task."
+    ),
+    runs=lambda lab: [],
+    build=_build,
+)

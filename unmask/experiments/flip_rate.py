@@ -1,0 +1,103 @@
+"""How often the top-1 token of a masked position changes from step to step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import inf
+from typing import TYPE_CHECKING
+
+from unmask.experiments import drawing, methods, stats
+from unmask.experiments.audit import Trail, audited
+from unmask.experiments.experiment import Experiment, Results
+from unmask.experiments.fallback import audits
+from unmask.experiments.grid import short
+from unmask.experiments.lab import Lab
+from unmask.experiments.report import Picture, Report, Table, below
+from unmask.experiments.stats import Estimate
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+BINS = 20  # of a trajectory, from its first step to its last
+FINAL = 0.75  # where the final quarter begins
+BAR = 5.0  # percent, the paper's bound for it
+
+
+def curve(trails: Sequence[Trail]) -> list[float | None]:
+    """Percent of masked positions that flip, by share of the trajectory; None: no position was watched."""
+    flips, watched = [0] * BINS, [0] * BINS
+    for trail in trails:
+        steps = len(trail.flips)
+        for step in range(steps):
+            place = step * BINS // steps
+            flips[place] += trail.flips[step]
+            watched[place] += trail.watched[step]
+    return [100 * flip / seen if seen else None for flip, seen in zip(flips, watched, strict=True)]
+
+
+def quarter(trails: Sequence[Trail], *, final: bool) -> Estimate:
+    """Mean percent of flips per sample in the first or the final quarter of its steps."""
+    rates = []
+    for trail in trails:
+        steps = len(trail.flips)
+        part = slice(int(FINAL * steps), steps) if final else slice(0, max(1, steps // 4))
+        seen = sum(trail.watched[part])
+        if seen:
+            rates.append(100 * sum(trail.flips[part]) / seen)
+    return stats.mean(rates) if rates else Estimate(0.0, -inf, inf)
+
+
+def _build(lab: Lab, results: Results) -> Report:
+    trails = {
+        (model, task): audited(lab, run)
+        for (model, label, task), run in audits(lab).items()
+        if label == "LESS"
+    }
+    rows, data, findings = [], [], []
+    for (model, task), found in trails.items():
+        first, last = quarter(found, final=False), quarter(found, final=True)
+        rows.append((short(model), methods.title(task), first.shown(), last.shown(), str(len(found))))
+        data += [
+            {"model": short(model), "task": task, "trajectory": (place + 0.5) / BINS, "flip_percent": rate}
+            for place, rate in enumerate(curve(found))
+        ]
+        where = f"{short(model)}, {methods.title(task)}"
+        findings.append(below(f"{where}: at most {BAR:g} % flip in the final quarter", last, BAR, unit="%"))
+    header = ("model", "task", "first quarter, %", "final quarter, %", "samples")
+    table = Table("flip-rate", "Top-1 flips per step", header, tuple(rows), tuple(data))
+    return Report(tables=(table,), pictures=(_picture(lab, trails),), findings=tuple(findings))
+
+
+def _picture(lab: Lab, trails: dict[tuple[str, str], list[Trail]]) -> Picture:
+    def draw() -> Figure:
+        figure, axes = drawing.panels(len(lab.models))
+        for place, model in zip(axes, lab.models, strict=True):
+            found = {}
+            for (of, task), mine in trails.items():
+                if of == model:
+                    rates = list(enumerate(curve(mine)))
+                    seen = [(100 * (at + 0.5) / BINS, rate) for at, rate in rates if rate is not None]
+                    found[methods.title(task)] = ([at for at, _ in seen], [rate for _, rate in seen])
+            place.axvspan(100 * FINAL, 100, color="#EEEEEE", zorder=0)
+            drawing.lines(place, found, title=short(model))
+            place.set_xlim(0, 100)
+            place.set_ylim(bottom=0)
+            place.set_xlabel("share of the executed steps, %")
+            place.set_ylabel("top-1 flips, % of masked positions")
+        drawing.legend(figure, axes[0])
+        return figure
+
+    return Picture("flip-rate", "Flips of the top-1 token under LESS; the final quarter is shaded.", draw)
+
+
+EXPERIMENT = Experiment(
+    name="flip-rate",
+    title="Top-1 flips over the trajectory",
+    about=(
+        "The share of still masked positions whose most likely token differs from the step before, inside "
+        "the active block. Trajectories differ in length, so each is stretched to 100 %. The first 50 "
+        "samples."
+    ),
+    runs=lambda lab: [],
+    build=_build,
+)

@@ -1,0 +1,27 @@
+"""What one forward pass costs, by the paper's count of floating-point operations."""
+
+from __future__ import annotations
+
+import torch
+
+from unmask.models.config import read_config
+from unmask.models.hub import find_folder
+from unmask.models.load import build
+from unmask.models.trunk import Shape
+
+
+def forward_flops(shape: Shape, columns: int, *, head_columns: int | None = None) -> int:
+    """F(N): linear layers, attention and head of one forward over N columns.
+
+    The paper counts the head on every column; `head_columns` counts those that are really predicted.
+    """
+    inner, keys = shape.heads * shape.head_size, shape.key_heads * shape.head_size
+    linear = 2 * shape.size * inner + 2 * shape.size * keys + 3 * shape.size * shape.mlp_size
+    layers = shape.layers * (2 * linear * columns + 4 * inner * columns**2)
+    return layers + 2 * shape.size * shape.vocab_size * (columns if head_columns is None else head_columns)
+
+
+def model_shape(model: str) -> Shape:
+    """The sizes of a model, from its config alone."""
+    with torch.device("meta"):
+        return build(read_config(find_folder(model))).shape

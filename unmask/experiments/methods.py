@@ -1,0 +1,103 @@
+"""The names of the paper: tasks, their categories, and the samplers as each family was run with them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from unmask.samplers import SAMPLERS, Base, Threshold, make_sampler
+from unmask.samplers.klass import KLASS, RELEASED
+from unmask.types import Sampler
+
+ROLES = ("gsm8k", "math", "humaneval", "mbpp", "mmlu", "hellaswag", "winogrande")
+PAPER_TASKS = ("gsm8k", "math500", "humaneval", "mbpp-sanitized", "mmlu", "hellaswag", "winogrande")
+CATEGORIES = {
+    "gsm8k": "math",
+    "math": "math",
+    "humaneval": "code",
+    "mbpp": "code",
+    "mmlu": "knowledge",
+    "hellaswag": "knowledge",
+    "winogrande": "knowledge",
+}
+HARD = ("math", "code")  # the categories of every ablation
+TITLES = {
+    "gsm8k": "GSM8K",
+    "math": "MATH",
+    "humaneval": "HumanEval",
+    "mbpp": "MBPP",
+    "mmlu": "MMLU",
+    "hellaswag": "HellaSwag",
+    "winogrande": "WinoGrande",
+}
+
+
+def role(task: str) -> str:
+    """The benchmark of the paper that a task stands for."""
+    name = task.removeprefix("mini-").removesuffix("-sanitized")
+    return "math" if name == "math500" else name
+
+
+def category(task: str) -> str:
+    """The category in which the paper counts a task."""
+    return CATEGORIES[role(task)]
+
+
+def title(task: str) -> str:
+    """The task as a table names it."""
+    return f"{'mini-' if task.startswith('mini-') else ''}{TITLES[role(task)]}"
+
+
+def weights(tasks: Sequence[str]) -> dict[str, float]:
+    """What each task counts in the category-macro mean."""
+    groups = [category(task) for task in tasks]
+    return {task: 1 / (len(set(groups)) * groups.count(category(task))) for task in tasks}
+
+
+def base(family: str) -> Base:
+    """The family's own fixed-budget sampler: Dream is released with entropy as its order."""
+    return Base(order="entropy" if family == "dream" else "confidence")
+
+
+def klass(family: str, task: str) -> KLASS:
+    """KLASS with the thresholds released for the family and task, else its own default ones."""
+    released = RELEASED.get(f"{family}-{role(task)}")
+    return KLASS() if released is None else KLASS(min_confidence=released[0], max_kl=released[1])
+
+
+def paper_methods(family: str, task: str) -> dict[str, Sampler]:
+    """The four methods of the paper's main table."""
+    return {
+        "Base": base(family),
+        "Prophet": make_sampler("prophet-dream" if family == "dream" else "prophet"),
+        "KLASS": klass(family, task),
+        "LESS": SAMPLERS["less"],
+    }
+
+
+def more_methods(family: str, task: str) -> dict[str, Sampler]:
+    """The four, the two other readings of LESS, and confidence alone."""
+    return {
+        **paper_methods(family, task),
+        "LESS, Algorithm 1": SAMPLERS["less-paper"],
+        "LESS, released code": SAMPLERS["less-released"],
+        "Threshold 0.75": Threshold(min_confidence=0.75),
+        "Threshold 0.9": Threshold(min_confidence=0.9),
+    }
+
+
+SINGLE: Mapping[str, Sampler] = {
+    "Confidence only": SAMPLERS["less-confidence-only"],
+    "JSD only": SAMPLERS["less-jsd-only"],
+    "Persistence only": SAMPLERS["less-persistence-only"],
+    "Margin only": SAMPLERS["less-margin-only"],
+}
+DROP: Mapping[str, Sampler] = {
+    "LESS without persistence": SAMPLERS["less-no-persistence"],
+    "LESS without JSD": SAMPLERS["less-no-jsd"],
+    "LESS without confidence": SAMPLERS["less-no-confidence"],
+}
+POLICIES: Mapping[str, Sampler] = {
+    "Frontier first": SAMPLERS["less-policy-frontier"],
+    "Run from the frontier": SAMPLERS["less-policy-run"],
+    "All eligible": SAMPLERS["less-policy-all"],
+}

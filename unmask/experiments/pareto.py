@@ -1,0 +1,155 @@
+"""LESS over a grid of thresholds: what accuracy costs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from unmask.experiments import drawing, stats
+from unmask.experiments.experiment import Experiment, Results
+from unmask.experiments.grid import Cells, collect, declare, numbers, short
+from unmask.experiments.lab import Lab
+from unmask.experiments.methods import HARD, more_methods
+from unmask.experiments.report import Finding, Picture, Report, Table, above, flat
+from unmask.experiments.runs import Outcome, Run
+from unmask.samplers import LESS
+from unmask.types import Sampler
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+CONFIDENCES = (0.50, 0.60, 0.70, 0.75, 0.80, 0.90)
+DIVERGENCES = (0.005, 0.020, 0.040, 0.080)
+CHOSEN = (0.75, 0.040)
+MARKERS = ("Prophet", "KLASS", "Threshold 0.75", "Threshold 0.9")
+
+
+def pairs() -> dict[tuple[float, float], LESS]:
+    """LESS at every pair (c, d)."""
+    return {(c, d): LESS(min_confidence=c, max_jsd=d) for c in CONFIDENCES for d in DIVERGENCES}
+
+
+def label(pair: tuple[float, float]) -> str:
+    """A pair as tables have it."""
+    return f"c = {pair[0]:.2f}, d = {pair[1]:.3f}"
+
+
+def _samplers(family: str, task: str) -> dict[str, Sampler]:
+    others = more_methods(family, task)
+    swept: dict[str, Sampler] = {label(pair): sampler for pair, sampler in pairs().items()}
+    return {**swept, "Base": others["Base"], **{name: others[name] for name in MARKERS}}
+
+
+def sweep_runs(lab: Lab) -> Sequence[Run]:
+    """The sweep and the baselines."""
+    return list(declare(lab, _samplers, HARD).values())
+
+
+def sweep(lab: Lab, results: Results) -> list[Cells]:
+    """The outcomes of the sweep, a Cells per model."""
+    return collect(lab, declare(lab, _samplers, HARD), results)
+
+
+def frontier(points: Mapping[str, tuple[float, float]]) -> list[str]:
+    """The names that no other beats in both cost and quality, cheapest first."""
+    kept: list[str] = []
+    best = float("-inf")
+    for name, (_, quality) in sorted(points.items(), key=lambda item: (item[1][0], -item[1][1])):
+        if quality > best:
+            kept.append(name)
+            best = quality
+    return kept
+
+
+def place_of(outcomes: Mapping[str, Outcome]) -> tuple[float, float]:
+    """Macro steps and macro accuracy in percent."""
+    cost = stats.macro({task: one.steps for task, one in outcomes.items()})
+    return cost, 100 * stats.macro({task: one.accuracy for task, one in outcomes.items()})
+
+
+def _build(lab: Lab, results: Results) -> Report:
+    found = sweep(lab, results)
+    return Report(
+        tables=tuple(_table(cells) for cells in found),
+        pictures=(_picture(found),),
+        findings=flat([_findings(cells) for cells in found]),
+    )
+
+
+def _swept(cells: Cells) -> dict[str, tuple[float, float]]:
+    return {label(pair): place_of(cells.rows[label(pair)]) for pair in pairs()}
+
+
+def _table(cells: Cells) -> Table:
+    kept = frontier(_swept(cells))
+    names = [*kept, *(name for name in (label(CHOSEN), "Base", *MARKERS) if name not in kept)]
+    rows = []
+    for name in names:
+        outcomes = cells.rows[name]
+        rows.append(
+            (
+                name,
+                "yes" if name in kept else "",
+                stats.accuracy(outcomes).shown(),
+                stats.steps(outcomes).shown(),
+                f"{stats.forwards(outcomes).value:.1f}",
+            )
+        )
+    header = ("setting", "on the frontier", "mean accuracy, %", "steps", "forwards")
+    title = f"{short(cells.model)}: the frontier of {len(pairs())} settings, and the baselines"
+    return Table(f"pareto-{short(cells.model)}", title, header, tuple(rows), tuple(numbers(cells)))
+
+
+def _findings(cells: Cells) -> Sequence[Finding]:
+    swept = _swept(cells)
+    best = max(swept, key=lambda name: (swept[name][1], -swept[name][0]))
+    gap = stats.difference(cells.rows[best], cells.rows[label(CHOSEN)])
+    statement = (
+        f"{short(cells.model)}: {label(CHOSEN)} is within 1 point of the best setting ({best}, picked on "
+        "these samples)"
+    )
+    return (above(statement, gap, -1.0),)
+
+
+def _picture(found: Sequence[Cells]) -> Picture:
+    def draw() -> Figure:
+        figure, axes = drawing.panels(len(found), height=3.6)
+        for place, cells in zip(axes, found, strict=True):
+            swept = _swept(cells)
+            kept = [swept[name] for name in frontier(swept)]
+            dots = list(swept.values())
+            place.scatter(
+                [x for x, _ in dots], [y for _, y in dots], color="#9A9A9A", s=14, label="LESS, other (c, d)"
+            )
+            place.plot(
+                [x for x, _ in kept], [y for _, y in kept], color="#000000", linewidth=1.2, label="frontier"
+            )
+            chosen = swept[label(CHOSEN)]
+            place.plot(*chosen, "*", markersize=12, color=drawing.COLOURS[1], label=label(CHOSEN))
+            for number, name in enumerate(MARKERS):
+                marker = "sDvP"[number]
+                colour = (drawing.COLOURS[0], *drawing.COLOURS[2:5])[number]
+                place.plot(*place_of(cells.rows[name]), marker, markersize=7, color=colour, label=name)
+            base = place_of(cells.rows["Base"])[1]
+            place.axhline(
+                base, color=drawing.COLOURS[0], linewidth=1, linestyle="--", label="accuracy of Base"
+            )
+            place.set_xlabel("reverse steps per sample")
+            place.set_ylabel("mean accuracy, %")
+            place.set_title(short(cells.model))
+        drawing.legend(figure, axes[0], columns=3)
+        return figure
+
+    return Picture("pareto", "Accuracy over steps for LESS at every (c, d) of the sweep.", draw)
+
+
+EXPERIMENT = Experiment(
+    name="pareto",
+    title="Threshold sweep",
+    about=(
+        f"c over {', '.join(f'{c:g}' for c in CONFIDENCES)} and d over "
+        f"{', '.join(f'{d:g}' for d in DIVERGENCES)}, on the math and code tasks."
+    ),
+    runs=sweep_runs,
+    build=_build,
+)

@@ -1,0 +1,181 @@
+"""The same prompt under the paper's four methods, side by side."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from unmask.evals import get_task
+from unmask.evals.answers.program import find_code
+from unmask.evals.decode import judge
+from unmask.experiments import methods
+from unmask.experiments.experiment import Experiment, Results
+from unmask.experiments.grid import short
+from unmask.experiments.lab import Lab
+from unmask.experiments.paper import reported
+from unmask.experiments.report import Report, Table, flat
+from unmask.generate import generate
+from unmask.models.hub import SHIPPED
+from unmask.samplers import SAMPLERS
+from unmask.sandbox import Job, run_jobs
+from unmask.trace import plain
+
+FUNCTION = re.compile(r"^def (\w+)\(", re.MULTILINE)
+
+
+def _program(check: str) -> Callable[[str], bool]:
+    """A judge of programs: the first function of a text must pass the check."""
+
+    def judged(text: str) -> bool:
+        found = FUNCTION.search(text)
+        if found is None:
+            return False
+        code = find_code(text, found[1])
+        # what the text does besides defining functions may ask for input: only definitions are kept
+        kept = _definitions(code)
+        [outcome] = run_jobs([Job(program=kept, checks=(check.format(f=found[1]),))])
+        return outcome.passed
+
+    return judged
+
+
+def _definitions(code: str) -> str:
+    """The code without what stands behind its functions."""
+    lines = code.splitlines()
+    wanted = [
+        line for line in lines if not line.strip() or line.startswith((" ", "\t", "def ", "import ", "from "))
+    ]
+    return "\n".join(wanted) + "\n"
+
+
+PROMPTS: dict[str, tuple[str, Callable[[str], bool]]] = {  # the paper's, each with a judge
+    "reverse": (
+        "Write a Python program to reverse a string.",
+        _program("assert {f}('abc') == 'cba' and {f}('') == ''"),
+    ),
+    "fibonacci": (
+        "Write a python program to calculate the Fibonacci of a given number.",
+        _program("assert [{f}(n) for n in range(2, 9)] == [1, 2, 3, 5, 8, 13, 21]"),
+    ),
+    "sum": (
+        "What is the sum of the first 100 natural numbers?",
+        lambda text: re.search(r"\b5,?050\b", text) is not None,
+    ),
+    "equation": (
+        "Solve the equation: 3x + 5 = 20.",
+        lambda text: re.search(r"x\s*=\s*5\b(?!\s*[./]\s*\d)", text) is not None,
+    ),
+}
+SAMPLING: dict[str, Any] = {"temperature": 0.2, "top_p": 0.95}  # as in the paper
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A prompt, where it is from, and how answers are judged."""
+
+    name: str
+    prompt: str
+    task: str  # whose length holds, and whose methods
+    judge: Callable[[str], bool]
+
+
+def questions(lab: Lab, model: str) -> list[Question]:
+    """The paper's four prompts and, for a shipped model, one of each of its own tasks."""
+    tasks = lab.tasks(model)
+    asked = [Question(name, text, tasks[0], check) for name, (text, check) in PROMPTS.items()]
+    if model in SHIPPED:
+        asked += [_own(lab, task) for task in tasks]
+    return asked
+
+
+def _own(lab: Lab, name: str) -> Question:
+    task, sample = get_task(name), lab.samples(name, 1)[0]
+    text = str(sample.prompt[0]["content"])  # type: ignore[index]
+    return Question(name, text, name, lambda answer: judge(task, [sample], [answer])[0].correct)
+
+
+def _answers(lab: Lab, model: str, question: Question) -> dict[str, dict[str, Any]]:
+    config = lab.run(model, question.task, SAMPLERS["less"], **SAMPLING).config
+
+    def make() -> dict[str, dict[str, Any]]:
+        found = {}
+        for label, sampler in methods.paper_methods(lab.family(model), question.task).items():
+            chat = [{"role": "user", "content": question.prompt}]
+            [answer] = generate(lab.model(model), [chat], sampler, config)
+            found[label] = {
+                "text": answer.text,
+                "steps": answer.steps,
+                "seconds": answer.seconds,
+                "correct": question.judge(answer.text),
+            }
+        return found
+
+    settings = {"name": question.name, "prompt": question.prompt, "config": plain(config)}
+    answers: dict[str, dict[str, Any]] = lab.fact(model, "qualitative", settings, make)
+    return answers
+
+
+def _build(lab: Lab, results: Results) -> Report:
+    parts = [
+        _part(model, question, _answers(lab, model, question))
+        for model in lab.models
+        for question in questions(lab, model)
+    ]
+    return Report(
+        tables=(
+            Table(
+                "qualitative",
+                "Steps, seconds and verdicts",
+                ("model", "prompt", "method", "steps", "seconds", "right", "paper: steps, s, right"),
+                flat([rows for rows, _ in parts]),
+            ),
+        ),
+        texts=tuple(text for _, text in parts),
+    )
+
+
+def _part(
+    model: str, question: Question, answers: Mapping[str, Mapping[str, Any]]
+) -> tuple[list[tuple[str, ...]], str]:
+    """Table rows and Markdown of one prompt."""
+    paper = reported("qualitative", model).get(question.name, {})
+    rows: list[tuple[str, ...]] = []
+    blocks = [f"**{short(model)}, {question.name}.** {_quoted(question.prompt)}\n"]
+    for label, answer in answers.items():
+        right = "yes" if answer["correct"] else "no"
+        printed = paper.get(label)
+        shown = "" if printed is None else f"{printed[0]}, {printed[1]}, {'yes' if printed[2] else 'no'}"
+        rows.append(
+            (
+                short(model),
+                question.name,
+                label,
+                str(answer["steps"]),
+                f"{answer['seconds']:.2f}",
+                right,
+                shown,
+            )
+        )
+        head = f"{label}: {answer['steps']} steps, {answer['seconds']:.2f} s, right: {right}"
+        text = str(answer["text"]).replace("```", "'''")
+        blocks.append(f"{head}\n\n```text\n{text}\n```\n")
+    return rows, "\n".join(blocks)
+
+
+def _quoted(prompt: str) -> str:
+    return " ".join(prompt.replace("|", "\\|").split())
+
+
+EXPERIMENT = Experiment(
+    name="qualitative",
+    title="Examples",
+    about=(
+        "Temperature 0.2 and nucleus 0.95, as in the paper. A program is right if its first function passes "
+        "a check, an answer if it names the result. The mini models know their own tasks alone: the paper's "
+        "four prompts are foreign to them, and shown all the same. One answer per method proves nothing."
+    ),
+    runs=lambda lab: [],
+    build=_build,
+)

@@ -1,0 +1,117 @@
+"""What an experiment says: tables, figures, and findings that are computed from the numbers."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from unmask.experiments.stats import Estimate
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Drawing
+
+Verdict = Literal["yes", "no", "undecided"]
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table as it is read, and its numbers in full."""
+
+    name: str
+    title: str
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    data: tuple[Mapping[str, Any], ...] = ()  # a mapping per number or cell, for the CSV file
+
+    def markdown(self) -> str:
+        """The table in Markdown."""
+        lines = [self.header, ("---",) * len(self.header), *self.rows]
+        return "\n".join("| " + " | ".join(map(_escaped, line)) + " |" for line in lines) + "\n"
+
+    def csv(self) -> str:
+        """The numbers in full, or the cells where there are none."""
+        rows = self.data or [dict(zip(self.header, row, strict=True)) for row in self.rows]
+        text = io.StringIO()
+        names = list(dict.fromkeys(name for row in rows for name in row))
+        writer = csv.DictWriter(text, names, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+        return text.getvalue()
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A figure that is drawn when it is needed."""
+
+    name: str
+    caption: str
+    draw: Callable[[], Drawing]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A statement, and whether the numbers bear it out."""
+
+    statement: str
+    verdict: Verdict
+    numbers: str
+
+    def sentence(self) -> str:
+        """The finding as one line."""
+        return f"{self.statement}: **{self.verdict}** ({self.numbers})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """The whole answer of an experiment."""
+
+    tables: tuple[Table, ...] = ()
+    pictures: tuple[Picture, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    notes: tuple[str, ...] = ()
+    texts: tuple[str, ...] = ()  # ready Markdown
+
+
+def above(statement: str, estimate: Estimate, bar: float = 0.0, *, unit: str = "points") -> Finding:
+    """A finding that an estimate lies above a bar: its whole interval decides."""
+    verdict: Verdict = "yes" if estimate.low > bar else "no" if estimate.high < bar else "undecided"
+    return Finding(statement, verdict, f"{estimate.shown(2, sign=bar == 0)} {unit}, bar {bar:g}")
+
+
+def below(statement: str, estimate: Estimate, bar: float = 0.0, *, unit: str = "points") -> Finding:
+    """A finding that an estimate lies below a bar."""
+    verdict: Verdict = "yes" if estimate.high < bar else "no" if estimate.low > bar else "undecided"
+    return Finding(statement, verdict, f"{estimate.shown(2, sign=bar == 0)} {unit}, bar {bar:g}")
+
+
+def write(report: Report, name: str, folder: Path) -> list[Path]:
+    """The tables as Markdown and CSV and the figures as PNG, in a folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    written = []
+    for table in report.tables:
+        for ending, content in ((".md", table.markdown()), (".csv", table.csv())):
+            written.append(folder / f"{table.name}{ending}")
+            written[-1].write_text(content, encoding="utf-8")
+    for picture in report.pictures:
+        written.append(save(picture, folder))
+    return written
+
+
+def save(picture: Picture, folder: Path) -> Path:
+    """Draw a picture into a folder."""
+    from unmask.experiments.drawing import save_png
+
+    return save_png(picture.draw(), folder / f"{picture.name}.png")
+
+
+def _escaped(cell: str) -> str:
+    return cell.replace("|", "\\|").replace("\n", " ")
+
+
+def flat(groups: Sequence[Sequence[Any]]) -> tuple[Any, ...]:
+    """One tuple of many."""
+    return tuple(item for group in groups for item in group)

@@ -1,0 +1,82 @@
+"""A run that an experiment asks for, and what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean
+from typing import Any
+
+from unmask.config import GenerationConfig
+from unmask.evals.records import Record, Timing, digest
+from unmask.trace import plain
+from unmask.types import Sampler
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """A model that answers a task under a sampler; equal runs are made once."""
+
+    model: str
+    task: str
+    sampler: Sampler
+    config: GenerationConfig
+
+    def name(self, samples: int, version: int) -> str:
+        """What the run is kept as: the sampler's kind and a hash of everything that was chosen."""
+        chosen = [plain(self.sampler), plain(self.config), samples, version]
+        return f"{type(self.sampler).__name__.lower()}-{digest(chosen)[:12]}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """A run that is done."""
+
+    records: tuple[Record, ...]
+    timings: tuple[Timing, ...]
+    configuration: Mapping[str, Any]
+    environment: Mapping[str, Any]
+
+    @property
+    def correct(self) -> int:
+        """How many texts are right."""
+        return sum(record.correct for record in self.records)
+
+    @property
+    def accuracy(self) -> float:
+        """The share of right texts."""
+        return self.correct / len(self.records)
+
+    @property
+    def steps(self) -> float:
+        """Reverse steps per sample."""
+        return fmean(record.steps for record in self.records)
+
+    @property
+    def forwards(self) -> float:
+        """Forward passes per sample."""
+        return fmean(record.forwards for record in self.records)
+
+    @property
+    def forced_share(self) -> float:
+        """Share of steps in which the fallback acted."""
+        return fmean(record.forced_share for record in self.records)
+
+    @property
+    def budget(self) -> int:
+        """Reverse steps that the run might take."""
+        steps: int = self.configuration["decoding"]["steps"]
+        return steps
+
+    def spending_all(self) -> Outcome:
+        """The same texts from a sampler that does not stop at the end of a text.
+
+        What is decoded behind the end cannot change what stands before it, so only the cost differs.
+        """
+        full = tuple(replace(record, steps=self.budget, forwards=self.budget) for record in self.records)
+        return replace(self, records=full)
+
+
+def by_id(records: Sequence[Record]) -> dict[str, Record]:
+    """Records by sample."""
+    return {record.id: record for record in records}

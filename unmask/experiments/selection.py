@@ -1,0 +1,125 @@
+"""How the token of a committed position is chosen: the most likely one, or drawn from a nucleus."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from unmask.experiments import ablation, methods
+from unmask.experiments.experiment import Experiment, Results
+from unmask.experiments.grid import Cells, short, table
+from unmask.experiments.lab import Lab
+from unmask.experiments.report import Finding, Report, Table, below, flat
+from unmask.experiments.runs import Run
+from unmask.experiments.side_by_side import side_by_side
+from unmask.generate import generate
+from unmask.samplers import SAMPLERS
+from unmask.types import Decision, Needs, Observation, Sampler
+
+ARGMAX = "Argmax"
+SELECTIONS: dict[str, dict[str, Any]] = {
+    ARGMAX: {},
+    "Nucleus 0.5, 0.95": {"temperature": 0.5, "top_p": 0.95},
+    "Nucleus 0.7, 0.90": {"temperature": 0.7, "top_p": 0.90},
+}
+CHECKED = 4  # samples
+
+
+@dataclass(frozen=True)
+class Doubting:
+    """A sampler that also decides as if every token had been drawn differently, and counts what differs."""
+
+    inner: Sampler
+    seen: dict[str, int] = field(default_factory=lambda: {"positions": 0, "different": 0})
+
+    @property
+    def needs(self) -> Needs:
+        return self.inner.needs
+
+    def decide(self, obs: Observation) -> Decision:
+        decision = self.inner.decide(obs)
+        other = self.inner.decide(replace(obs, drawn=obs.now.top_ids[..., 1]))
+        self.seen["positions"] += int(obs.active.sum())
+        self.seen["different"] += int((decision.eligible != other.eligible).sum())
+        return decision
+
+
+def _declare(lab: Lab) -> dict[tuple[str, str, str], Run]:
+    return {
+        (model, label, task): lab.run(model, task, SAMPLERS["less"], **settings)
+        for model in lab.models
+        for task in lab.tasks(model, methods.HARD)
+        for label, settings in SELECTIONS.items()
+    }
+
+
+def _build(lab: Lab, results: Results) -> Report:
+    declared, found = _declare(lab), []
+    for model in lab.models:
+        tasks = lab.tasks(model, methods.HARD)
+        rows = {
+            label: {task: results[declared[model, label, task]] for task in tasks} for label in SELECTIONS
+        }
+        found.append(Cells(model, rows))
+    checks = {model: _independence(lab, model) for model in lab.models}
+    return Report(
+        tables=(*flat([_tables(cells) for cells in found]), _check_table(checks)),
+        pictures=(ablation.picture("selection", found, ARGMAX),),
+        findings=flat([_findings(cells) for cells in found]),
+    )
+
+
+def _independence(lab: Lab, model: str) -> dict[str, int]:
+    """How often another draw would have changed what is eligible."""
+    task = lab.tasks(model, methods.HARD)[0]
+    run = lab.run(model, task, SAMPLERS["less"], **SELECTIONS["Nucleus 0.5, 0.95"])
+    samples = lab.samples(task, CHECKED)
+
+    def make() -> dict[str, int]:
+        watched = Doubting(run.sampler)
+        generate(lab.model(model), [sample.prompt for sample in samples], watched, run.config)
+        return watched.seen
+
+    seen: dict[str, int] = lab.fact(model, "eligibility", {"task": task, "samples": len(samples)}, make)
+    return seen
+
+
+def _check_table(checks: dict[str, dict[str, int]]) -> Table:
+    rows = [(short(model), str(seen["positions"]), str(seen["different"])) for model, seen in checks.items()]
+    header = ("model", "masked positions looked at", "whose eligibility depends on the drawn token")
+    return Table(
+        "selection-eligibility", "Eligibility is computed before a token is drawn", header, tuple(rows)
+    )
+
+
+def _tables(cells: Cells) -> tuple[Table, ...]:
+    heading = f"{short(cells.model)}: accuracy / steps (points to {ARGMAX.lower()})"
+    return (
+        table(cells, "selection", heading, against=ARGMAX),
+        *side_by_side(cells, "selection", rows={label: label for label in SELECTIONS}),
+    )
+
+
+def _findings(cells: Cells) -> Sequence[Finding]:
+    return [
+        below(
+            f"{short(cells.model)}: {label.lower()} is less accurate than argmax",
+            ablation.points(cells, label, ARGMAX),
+        )
+        for label in SELECTIONS
+        if label != ARGMAX
+    ]
+
+
+EXPERIMENT = Experiment(
+    name="selection",
+    title="Token selection",
+    about=(
+        "Temperature and nucleus of the committed tokens; the rule looks at the model's own distribution, so "
+        "only later steps can differ. The released LLaDA code noises the distribution first, which is why "
+        "its steps fall in the paper's table; the check below shows that ours does not."
+    ),
+    runs=lambda lab: list(_declare(lab).values()),
+    build=_build,
+)

@@ -1,0 +1,38 @@
+"""Paper, released code and ours in one table, where the model is one of the paper's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from unmask.experiments import methods
+from unmask.experiments.grid import Cells, short
+from unmask.experiments.paper import reported
+from unmask.experiments.report import Table
+
+RELEASED = "LESS, released code"
+
+
+def side_by_side(cells: Cells, name: str, *, rows: Mapping[str, str]) -> tuple[Table, ...]:
+    """The paper's row beside ours; `rows` maps our labels to the paper's. None for other models."""
+    paper = reported(name, cells.model)
+    if not paper:
+        return ()
+    lines = []
+    for label, theirs in rows.items():
+        if label in cells.rows and theirs in paper:
+            lines.append((f"{label}, paper", *(_printed(paper[theirs], task) for task in cells.tasks)))
+            lines.append((f"{label}, ours", *(_measured(cells, label, task) for task in cells.tasks)))
+    if RELEASED in cells.rows:
+        lines.append((RELEASED, *(_measured(cells, RELEASED, task) for task in cells.tasks)))
+    header = ("accuracy / steps", *map(methods.title, cells.tasks))
+    return (Table(f"{name}-paper-{short(cells.model)}", "Beside the paper's figures", header, tuple(lines)),)
+
+
+def _printed(row: Mapping[str, list[float]], task: str) -> str:
+    found = row.get(methods.role(task))
+    return "" if found is None else f"{found[0]:.1f} / {found[1]:.1f}"
+
+
+def _measured(cells: Cells, label: str, task: str) -> str:
+    outcome = cells.rows[label][task]
+    return f"{100 * outcome.accuracy:.1f} / {outcome.steps:.1f}"

@@ -1,0 +1,151 @@
+"""Seconds per sample on this machine, one sample at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from statistics import fmean, stdev
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from unmask.evals.manifest import device_name
+from unmask.experiments import drawing, methods, stats
+from unmask.experiments.experiment import Experiment, Results
+from unmask.experiments.flops import first_task
+from unmask.experiments.grid import short
+from unmask.experiments.lab import Lab
+from unmask.experiments.paper import reported
+from unmask.experiments.report import Picture, Report, Table, above, flat
+from unmask.experiments.runs import Run
+from unmask.generate import generate
+from unmask.prompts import TextModel, device_of
+from unmask.trace import plain
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+SAMPLES = 20
+WARM_UP = 2  # samples decoded before the clock starts, as in the paper
+STOPPED = "Base, stops at the end"
+
+
+def _declare(lab: Lab, model: str) -> dict[str, Run]:
+    task = first_task(lab, model)
+    samplers = methods.paper_methods(lab.family(model), task)
+    runs = {label: lab.run(model, task, sampler) for label, sampler in samplers.items()}
+    full = lab.run(model, task, samplers["Base"], stop_at_eos=False)
+    return {**runs, "Base": full, STOPPED: runs["Base"]}
+
+
+def measure(model: TextModel, prompts: list[Any], run: Run) -> dict[str, Any]:
+    """Seconds and steps per prompt, each decoded alone after a warm-up."""
+    for prompt in prompts[:WARM_UP]:
+        generate(model, [prompt], run.sampler, run.config)
+    seconds, steps = [], []
+    for prompt in prompts:
+        _synchronize(model)
+        began = perf_counter()
+        [answer] = generate(model, [prompt], run.sampler, run.config)
+        _synchronize(model)
+        seconds.append(perf_counter() - began)
+        steps.append(answer.steps)
+    return {"seconds": seconds, "steps": steps}
+
+
+def _synchronize(model: TextModel) -> None:
+    """Wait for what the device still does."""
+    device = device_of(model)
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def _measured(lab: Lab, model: str) -> dict[str, dict[str, Any]]:
+    found = {}
+    for label, run in _declare(lab, model).items():
+        samples = lab.samples(run.task, SAMPLES)
+        settings = {
+            "task": run.task,
+            "samples": len(samples),
+            "sampler": [type(run.sampler).__name__, plain(run.sampler)],
+            "config": plain(run.config),
+        }
+
+        def make(run: Run = run, samples: list[Any] = samples) -> dict[str, Any]:
+            loaded = lab.model(run.model)
+            times = measure(loaded, [sample.prompt for sample in samples], run)
+            return {**times, "device": device_name(loaded), "threads": torch.get_num_threads()}
+
+        found[label] = lab.fact(model, "wallclock", settings, make)
+    return found
+
+
+def _build(lab: Lab, results: Results) -> Report:
+    found = {model: _measured(lab, model) for model in lab.models}
+    return Report(
+        tables=tuple(_table(model, times) for model, times in found.items()),
+        pictures=(_picture(found),),
+        findings=flat(
+            [
+                [
+                    above(
+                        f"{short(model)}: LESS is faster than {base}",
+                        stats.ratio(times[base]["seconds"], times["LESS"]["seconds"]),
+                        1.0,
+                        unit="times as fast",
+                    )
+                    for base in ("Base", STOPPED)
+                ]
+                for model, times in found.items()
+            ]
+        ),
+    )
+
+
+def _table(model: str, found: Mapping[str, Mapping[str, Any]]) -> Table:
+    rows, data, paper = [], [], reported("wallclock", model)
+    for label, times in found.items():
+        seconds: list[float] = times["seconds"]
+        deviation = stdev(seconds) if len(seconds) > 1 else 0.0
+        printed = paper.get(label)
+        rows.append(
+            (
+                label,
+                f"{fmean(seconds):.3g} ± {deviation:.2g}",
+                stats.ratio(found["Base"]["seconds"], seconds).shown(2),
+                f"{fmean(times['steps']):.1f}",
+                "" if printed is None else f"{printed[0]} ± {printed[1]}",
+            )
+        )
+        for place, (second, steps) in enumerate(zip(seconds, times["steps"], strict=True)):
+            data.append(
+                {"model": short(model), "method": label, "place": place, "seconds": second, "steps": steps}
+            )
+    first = next(iter(found.values()))
+    title = f"{short(model)}, one sample at a time on {first['device']}, {first['threads']} CPU threads"
+    header = ("method", "seconds per sample ± deviation", "speed-up against Base", "steps", "paper, s")
+    return Table(f"wallclock-{short(model)}", title, header, tuple(rows), tuple(data))
+
+
+def _picture(found: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> Picture:
+    def draw() -> Figure:
+        figure, axes = drawing.panels(len(found), width=4.8, height=2.6)
+        for place, (model, times) in zip(axes, found.items(), strict=True):
+            values = {label: stats.mean(one["seconds"]) for label, one in times.items()}
+            drawing.bars(place, values, label="seconds per sample", title=short(model))
+        return figure
+
+    return Picture("wallclock", "Mean seconds per sample, with 95 % intervals.", draw)
+
+
+EXPERIMENT = Experiment(
+    name="wallclock",
+    title="Wall-clock time",
+    about=(
+        f"The first {SAMPLES} samples, each decoded alone between two synchronisations of the device, after "
+        f"{WARM_UP} samples of warm-up per method. These figures belong to the machine and are kept, not "
+        "made again."
+    ),
+    runs=lambda lab: [],
+    build=_build,
+)

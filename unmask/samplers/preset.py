@@ -1,0 +1,58 @@
+"""Presets in files: a sampler's name and the fields that differ, as calibration finds them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from unmask.samplers import make_sampler
+from unmask.types import Sampler
+
+ENDING = ".json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preset:
+    """What a preset file holds."""
+
+    sampler: str  # a name that make_sampler knows
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    about: str = ""
+
+    def build(self) -> Sampler:
+        """The sampler that the preset means."""
+        return make_sampler(self.sampler, **self.fields)
+
+
+def find_sampler(name: str) -> Sampler:
+    """The sampler of this name, or of a preset file, which ends in .json.
+
+    `make_sampler` opens no files: names that come over a network go there.
+    """
+    return read_preset(Path(name)).build() if name.endswith(ENDING) else make_sampler(name)
+
+
+def read_preset(path: Path) -> Preset:
+    """The preset in a file."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        preset = Preset(**content)
+    except FileNotFoundError:
+        raise ValueError(f"{path} does not exist; name a preset file or a sampler") from None
+    except (ValueError, TypeError) as error:
+        raise ValueError(
+            f'{path} is no preset ({error}); it holds {{"sampler": NAME, "fields": {{...}}, "about": TEXT}}'
+        ) from None
+    if not isinstance(preset.sampler, str) or not isinstance(preset.fields, dict):
+        raise ValueError(f"{path} is no preset; sampler must be a name and fields an object")
+    return preset
+
+
+def write_preset(path: Path, preset: Preset) -> None:
+    """Write a preset to a file."""
+    preset.build()  # what cannot be built is not written
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(asdict(preset), indent=2) + "\n", encoding="utf-8")

@@ -1,0 +1,74 @@
+"""Around every request: its id, its log line, its place in the metrics."""
+
+from __future__ import annotations
+
+import logging
+import re
+from time import perf_counter
+from typing import Any
+from uuid import uuid4
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from unmask.serving.api_error import as_api_error
+from unmask.serving.metrics import Metrics
+
+log = logging.getLogger(__name__)
+GOOD_ID = re.compile(r"[\w.\-]{1,128}", re.ASCII)
+QUIET = ("/healthz", "/readyz", "/metrics")
+HUNG_UP = 499
+
+
+class Access:
+    """Gives every request an id, and tells log and metrics what became of it."""
+
+    def __init__(self, app: ASGIApp, metrics: Metrics | None) -> None:
+        self._app = app
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        request_id = _request_id(Headers(scope=scope))
+        facts: dict[str, Any] = {"status": HUNG_UP}  # until a response starts
+        scope.setdefault("state", {}).update(request_id=request_id, facts=facts)
+        began = perf_counter()
+
+        async def send_with_id(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                facts["status"] = message["status"]
+                MutableHeaders(scope=message)["x-request-id"] = request_id
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_with_id)
+        except Exception as error:
+            log.exception("a request failed", extra={"request_id": request_id})
+            if facts["status"] != HUNG_UP:  # too late for another answer
+                raise
+            told = as_api_error(error)
+            await JSONResponse(told.body(), status_code=told.status)(scope, receive, send_with_id)
+        finally:
+            self._tell(scope, facts, request_id, perf_counter() - began)
+
+    def _tell(self, scope: Scope, facts: dict[str, Any], request_id: str, seconds: float) -> None:
+        path = _known_path(scope)
+        if self._metrics is not None:
+            self._metrics.requested(path, facts["status"], seconds)
+        if path not in QUIET:
+            told = {"request_id": request_id, "method": scope["method"], "path": path, **facts}
+            log.info("request", extra={**told, "seconds": round(seconds, 6)})
+
+
+def _known_path(scope: Scope) -> str:
+    """The path of the route; one that is not ours would make metrics without end."""
+    route = scope.get("route")
+    return str(getattr(route, "path", "other"))
+
+
+def _request_id(headers: Headers) -> str:
+    given = headers.get("x-request-id", "")
+    return given if GOOD_ID.fullmatch(given) else uuid4().hex

@@ -1,0 +1,318 @@
+"""The HTTP application: OpenAI's routes, health, metrics, and the page at /."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import logging
+from collections.abc import Callable
+from functools import partial
+from time import time
+from typing import Any
+
+from fastapi import APIRouter, Depends, FastAPI, Request
+from fastapi.middleware.cors import CORSMiddleware
+from fastapi.responses import JSONResponse, Response
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+
+from unmask import __version__
+from unmask.gaps import Gap, parse_gaps
+from unmask.prompts import tokenizer_of
+from unmask.samplers import SAMPLERS
+from unmask.serving.access import HUNG_UP, Access
+from unmask.serving.api_error import ApiError, as_api_error
+from unmask.serving.choices import Choice, choose
+from unmask.serving.engine import Engine
+from unmask.serving.errors import RequestFailed
+from unmask.serving.events import EventStream, events, wait_for_answer
+from unmask.serving.job import Answer, Job
+from unmask.serving.metrics import Metrics
+from unmask.serving.pages import page_routes
+from unmask.serving.protocol import ChatRequest, Common, CompletionRequest, parse, read_body
+from unmask.serving.reading import Drafts
+from unmask.serving.replies import Reply, model_card, usage
+from unmask.serving.settings import Settings
+from unmask.trace import plain
+from unmask.types import Sampler
+
+log = logging.getLogger(__name__)
+Submit = Callable[[], Job]
+
+
+def create_app(engine: Engine, settings: Settings) -> FastAPI:
+    """The application before an engine that runs; it neither starts nor ends it."""
+    app = FastAPI(title="unmask", version=__version__, docs_url=None, redoc_url=None)
+    metrics = engine.monitor if isinstance(engine.monitor, Metrics) else None
+    if metrics is not None:
+        metrics.watch(engine)
+    service = Service(engine, settings)
+    app.include_router(_open_routes(engine, metrics))
+    app.include_router(service.routes())
+    app.include_router(page_routes())
+    app.add_exception_handler(ApiError, _answer_error)
+    app.add_exception_handler(HTTPException, _answer_http_error)
+    if settings.cors:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=list(settings.cors),
+            allow_methods=["GET", "POST"],
+            allow_headers=["*"],
+            expose_headers=["x-request-id", "retry-after"],
+        )
+    app.add_middleware(Access, metrics=metrics)
+    return app
+
+
+class Service:
+    """The routes that decode."""
+
+    def __init__(self, engine: Engine, settings: Settings) -> None:
+        self._engine = engine
+        self._settings = settings
+        self._created = int(time())
+        self._streams = 0
+
+    def routes(self) -> APIRouter:
+        """The routes under /v1, which ask for the key."""
+        router = APIRouter(prefix="/v1", dependencies=[Depends(self.check_key)])
+        chat, completion = _schema(ChatRequest), _schema(CompletionRequest)
+        router.add_api_route("/chat/completions", self.chat, methods=["POST"], openapi_extra=chat)
+        router.add_api_route("/completions", self.complete, methods=["POST"], openapi_extra=completion)
+        router.add_api_route("/models", self.models, methods=["GET"])
+        router.add_api_route("/models/{name:path}", self.model, methods=["GET"])
+        return router
+
+    async def check_key(self, request: Request) -> None:
+        """Refuse who has not got the key."""
+        key = self._settings.api_key
+        if key is None:
+            return
+        scheme, _, given = request.headers.get("authorization", "").partition(" ")
+        same = hmac.compare_digest(given.strip().encode(), key.encode())
+        if scheme.lower() != "bearer" or not same:
+            raise ApiError(
+                401,
+                "the API key is missing or wrong; send it as Authorization: Bearer KEY",
+                code="invalid_api_key",
+                headers={"WWW-Authenticate": "Bearer"},
+            )
+
+    async def chat(self, request: Request) -> Response:
+        """Answer a conversation."""
+        asked = parse(ChatRequest, await self._body(request))
+        choice = self._choose(asked)
+        messages = [message.plain() for message in asked.messages]
+        submit = partial(self._engine.submit, messages, choice.sampler, choice.config)
+        return await self._answer(request, asked, choice, submit, messages, chat=True)
+
+    async def complete(self, request: Request) -> Response:
+        """Continue a text, or fill its gaps."""
+        asked = parse(CompletionRequest, await self._body(request))
+        choice, prompt = self._choose(asked), asked.single()
+        submit = partial(self._submit_text, prompt, choice)
+        return await self._answer(request, asked, choice, submit, prompt, chat=False)
+
+    async def models(self) -> dict[str, Any]:
+        """The one model."""
+        return {"object": "list", "data": [model_card(self._settings, self._created)]}
+
+    async def model(self, name: str) -> dict[str, Any]:
+        """The model of this name, with what it can be asked."""
+        if name != self._settings.model_name:
+            raise ApiError(404, f"the model {name!r} is not here", param="model", code="model_not_found")
+        limits, info = self._engine.limits, self._engine.model.info
+        tokenizer = tokenizer_of(self._engine.model)
+        facts = {
+            "samplers": sorted(SAMPLERS),
+            "sampler_fields": {name: plain(sampler) for name, sampler in self._samplers().items()},
+            "sampler": self._settings.sampler_name,
+            "chat": bool(getattr(tokenizer, "has_chat_template", True)),
+            "new_tokens": self._settings.config.new_tokens(info),
+            "max_length": info.max_length,
+            "max_prompt_tokens": limits.max_prompt_tokens,
+            "max_new_tokens": limits.max_new_tokens,
+            "max_steps": limits.max_steps,
+        }
+        return {**model_card(self._settings, self._created), "unmask": facts}
+
+    def _samplers(self) -> dict[str, Sampler]:
+        """Every sampler by name; the server's own as it is set up."""
+        return {**SAMPLERS, self._settings.sampler_name: self._settings.sampler}
+
+    def _choose(self, asked: Common) -> Choice:
+        try:
+            return choose(asked, self._settings)
+        except ValueError as error:
+            raise as_api_error(error) from None
+
+    def _submit_text(self, prompt: str | list[int], choice: Choice, **how: Any) -> Job:
+        """A prompt with a gap in it is filled in; one with escaped gaps only is a plain one."""
+        if isinstance(prompt, str):
+            parts = parse_gaps(prompt)
+            if any(isinstance(part, Gap) for part in parts):
+                return self._engine.submit_infill(prompt, choice.sampler, choice.config, **how)
+            prompt = "".join(str(part) for part in parts)
+        return self._engine.submit(prompt, choice.sampler, choice.config, **how)
+
+    async def _answer(
+        self,
+        request: Request,
+        asked: Common,
+        choice: Choice,
+        submit: Callable[..., Job],
+        prompt: object,
+        *,
+        chat: bool,
+    ) -> Response:
+        """Decode, and answer at once or in a stream."""
+        facts: dict[str, Any] = request.state.facts
+        facts.update(sampler=choice.sampler_name, stream=bool(asked.stream))
+        if self._settings.log_prompts:
+            facts["prompt"] = prompt
+        if asked.stream:
+            return await self._stream(request, asked, choice, submit, chat=chat)
+        job = await self._submit(partial(submit, deadline=asked.deadline))
+        facts["job"] = job.id
+        try:
+            answer = await wait_for_answer(job, request.receive)
+        except Exception as error:
+            raise as_api_error(error) from error
+        if answer is None:
+            return Response(status_code=HUNG_UP)
+        reply = Reply(job, self._settings.model_name, choice.sampler_name, chat)
+        self._note(facts, job, answer)
+        return JSONResponse(reply.whole(answer))
+
+    async def _stream(
+        self, request: Request, asked: Common, choice: Choice, submit: Callable[..., Job], *, chat: bool
+    ) -> Response:
+        if self._streams >= self._settings.max_streams:
+            raise ApiError(
+                429,
+                f"{self._streams} answers are being streamed already; try again later",
+                code="too_many_streams",
+                headers={"Retry-After": "1"},
+            )
+        self._streams += 1
+        try:
+            candidates = asked.draft_candidates or 0
+            job = await self._submit(partial(submit, deadline=asked.deadline, candidates=candidates))
+        except BaseException:
+            self._streams -= 1
+            raise
+        request.state.facts["job"] = job.id
+        body = events(
+            job,
+            Reply(job, self._settings.model_name, choice.sampler_name, chat),
+            self._drafts(job) if asked.drafts else None,
+            usage=asked.stream_options is not None and asked.stream_options.include_usage,
+            heartbeat=self._settings.heartbeat,
+        )
+        return EventStream(job, body, partial(self._release, request.state.facts, job))
+
+    def _release(self, facts: dict[str, Any], job: Job) -> None:
+        """A stream is over, in one way or another."""
+        self._streams -= 1
+        if job.future.cancelled():
+            facts["hung_up"] = True
+        elif job.future.exception() is not None:
+            facts["error"] = str(job.future.exception())
+        else:
+            self._note(facts, job, job.result())
+
+    def _drafts(self, job: Job) -> Drafts:
+        model = self._engine.model
+        return Drafts(job.work, tokenizer_of(model), model.info.eos_ids)
+
+    async def _submit(self, submit: Submit) -> Job:
+        """Hand a request to the engine; a thread encodes it, or a long prompt would hold up everybody."""
+        try:
+            return await asyncio.to_thread(submit)
+        except Exception as error:
+            raise as_api_error(error) from error
+
+    def _note(self, facts: dict[str, Any], job: Job, answer: Answer) -> None:
+        """What the log line says of an answer."""
+        facts.update(usage(job, answer), steps=answer.steps, forwards=answer.forwards)
+        facts.update(queue_seconds=round(job.queue_seconds, 6))
+        if self._settings.log_prompts:
+            facts["text"] = answer.text
+
+    async def _body(self, request: Request) -> dict[str, Any]:
+        """The body as JSON, if it comes soon and is not too long."""
+        try:
+            raw = await asyncio.wait_for(self._read(request), self._settings.body_seconds)
+        except asyncio.TimeoutError:
+            raise ApiError(408, f"the body took longer than {self._settings.body_seconds:g} s") from None
+        except ClientDisconnect:
+            raise ApiError(HUNG_UP, "the client hung up") from None
+        return read_body(raw)
+
+    async def _read(self, request: Request) -> bytes:
+        body = bytearray()
+        async for piece in request.stream():
+            body += piece
+            if len(body) > self._settings.max_body:
+                raise ApiError(413, f"the body must be at most {self._settings.max_body} bytes")
+        return bytes(body)
+
+
+def _open_routes(engine: Engine, metrics: Metrics | None) -> APIRouter:
+    """The routes that ask for no key."""
+    router = APIRouter()
+
+    @router.get("/healthz")
+    async def healthz() -> dict[str, str]:
+        """Whether the server answers."""
+        return {"status": "ok"}
+
+    @router.get("/readyz")
+    async def readyz() -> Response:
+        """Whether it takes requests."""
+        ready = engine.is_ready
+        state = {"status": "ready" if ready else "closing"}
+        return JSONResponse(state, status_code=200 if ready else 503)
+
+    @router.get("/metrics")
+    async def show_metrics() -> Response:
+        """Everything that was counted."""
+        if metrics is None:
+            raise ApiError(404, "this engine has no metrics; give it Metrics() as its monitor")
+        return Response(metrics.page(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    return router
+
+
+def _schema(kind: type[Common]) -> dict[str, Any]:
+    """The body that a route takes, for /openapi.json."""
+    schema = kind.model_json_schema()
+    inlined = _inline(schema, schema.pop("$defs", {}))
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": inlined}}}}
+
+
+def _inline(schema: Any, definitions: dict[str, Any]) -> Any:
+    """A schema with its definitions where they are used."""
+    if isinstance(schema, list):
+        return [_inline(part, definitions) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    if "$ref" in schema:
+        return _inline(definitions[schema["$ref"].rpartition("/")[2]], definitions)
+    return {name: _inline(part, definitions) for name, part in schema.items()}
+
+
+async def _answer_error(request: Request, error: Exception) -> Response:
+    told = as_api_error(error)
+    request.state.facts["error"] = told.message
+    cause = error.__cause__
+    if told.status == 500 and not isinstance(cause, RequestFailed):  # the engine has logged its own
+        log.error("a request failed", exc_info=cause, extra={"request_id": request.state.request_id})
+    return JSONResponse(told.body(), status_code=told.status, headers=told.headers)
+
+
+async def _answer_http_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    message = f"{request.method} {request.url.path}: {error.detail}"
+    told = ApiError(error.status_code, message)
+    return JSONResponse(told.body(), status_code=told.status, headers=error.headers)

@@ -1,0 +1,97 @@
+"""From a checked request to a sampler and a configuration."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields, is_dataclass, replace
+from typing import Any, NamedTuple, get_type_hints
+
+from pydantic import TypeAdapter, ValidationError
+
+from unmask.config import GenerationConfig
+from unmask.samplers import make_sampler
+from unmask.serving.api_error import ApiError
+from unmask.serving.protocol import Common
+from unmask.serving.settings import Settings
+from unmask.types import Sampler
+
+
+class Choice(NamedTuple):
+    """How a request is to be decoded."""
+
+    sampler: Sampler
+    sampler_name: str
+    config: GenerationConfig
+
+
+def choose(asked: Common, settings: Settings) -> Choice:
+    """The server's defaults, with what the request asks for."""
+    if asked.model is not None and asked.model != settings.model_name:
+        raise ApiError(
+            404,
+            f"the model {asked.model!r} is not here; this server has {settings.model_name!r}",
+            param="model",
+            code="model_not_found",
+        )
+    name = settings.sampler_name if asked.sampler is None else asked.sampler
+    return Choice(_sampler(asked, settings), name, _config(asked, settings.config))
+
+
+def _sampler(asked: Common, settings: Settings) -> Sampler:
+    changes = asked.sampler_fields or {}
+    if asked.sampler is None and not changes:
+        return settings.sampler
+    base = settings.sampler if asked.sampler is None else make_sampler(asked.sampler)
+    values = read_fields(base, changes)
+    if asked.sampler is not None:
+        return make_sampler(asked.sampler, **values)
+    made: Sampler = replace(base, **values)  # type: ignore[type-var]
+    return made
+
+
+def read_fields(sampler: Any, changes: dict[str, Any]) -> dict[str, Any]:
+    """Values that came as JSON, by the types of the sampler's fields."""
+    hints = get_type_hints(type(sampler))
+    known = [item.name for item in fields(sampler)]
+    values = {}
+    for name, value in changes.items():
+        if name not in known:
+            raise ApiError(
+                400,
+                f"unknown field {name!r} of sampler {type(sampler).__name__}; known: {', '.join(known)}",
+                param="sampler_fields",
+            )
+        values[name] = _read_field(name, hints[name], value)
+    return values
+
+
+def _read_field(name: str, kind: Any, value: Any) -> Any:
+    if is_dataclass(kind) and isinstance(value, str):  # a sampler inside a sampler, by name
+        return make_sampler(value)
+    try:
+        return TypeAdapter(kind).validate_json(json.dumps(value), strict=True)
+    except ValidationError as error:
+        message = error.errors(include_url=False)[0]["msg"]
+        raise ApiError(
+            400, f"sampler_fields.{name}: {message}, got {value!r}", param="sampler_fields"
+        ) from None
+
+
+def _config(asked: Common, default: GenerationConfig) -> GenerationConfig:
+    given = {
+        "max_new_tokens": asked.new_tokens,
+        "min_new_tokens": asked.min_tokens,
+        "steps": asked.steps,
+        "temperature": asked.temperature,
+        "top_p": asked.top_p,
+        "top_k": asked.top_k,
+        "seed": asked.seed,
+        "guidance": asked.guidance,
+        "end_tokens": asked.end_tokens,
+        "stop": (asked.stop,) if isinstance(asked.stop, str) else asked.stop and tuple(asked.stop),
+        "block_length": asked.block_length,
+    }
+    changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    if changes.get("block_length") == "none":
+        changes["block_length"] = None
+    return replace(default, **changes)

@@ -1,0 +1,67 @@
+// One run: what it is, its counters, its canvas, its chart, and one position in detail.
+
+import { Cells } from "./cells.js";
+import { Chart } from "./chart.js";
+import { make, number } from "./dom.js";
+import { Inspector } from "./inspector.js";
+
+const COUNTERS = [["steps", "Steps"], ["forwards", "Forwards"], ["forced", "Forced share"], ["seconds", "Seconds"]];
+
+export class Panel {
+  constructor(run, { inspect, seek }) {
+    this.run = run;
+    this.frame = run.last;
+    this.cells = new Cells(`Canvas of ${run.sampler}`, inspect);
+    this.chart = new Chart(seek);
+    this.inspector = new Inspector();
+    this.inspector.clear();
+    this.answer = make("p", { "data-part": "answer" });
+    this.status = make("div", { className: "answer" }, make("h3", {}, "Answer"), this.answer);
+    this.counters = Object.fromEntries(COUNTERS.map(([name]) => [name, make("dd", { "data-counter": name })]));
+    this.element = make("section", { className: "panel", "aria-label": `Run of ${run.sampler}` },
+      make("header", {}, make("h2", {}, run.sampler), make("p", { className: "fields" }, describe(run))),
+      make("dl", { className: "counters" }, ...COUNTERS.filter(([name]) => name !== "seconds" || !run.traced).map(([name, label]) => make("div", {}, make("dt", {}, label), this.counters[name]))),
+      run.prompt ? make("p", { className: "given-prompt" }, run.prompt) : null,
+      this.cells.element, this.status, this.inspector.element, this.chart.element);
+    this.grow();
+  }
+
+  /** The run has a new frame, or is over. */
+  grow() {
+    this.chart.draw(this.run);
+    this.answer.textContent = this.run.text;
+    this.status.hidden = this.run.traced || this.run.text === "";
+  }
+
+  /** Show frame number `at`, or the last one before it. */
+  show(at, marks) {
+    const index = Math.min(at, this.run.frames.length - 1);
+    this.frame = this.run.frames[index];
+    this.cells.show(this.frame, marks);
+    this.chart.show(index);
+    this.#count(this.frame.so, index === this.run.frames.length - 1);
+  }
+
+  /** Show one position in detail; null: none. */
+  inspect(index) {
+    const place = index === null ? undefined : this.frame.places[index];
+    this.cells.select(place ? index : null);
+    if (place) this.inspector.show(place, index, this.run.bars);
+    else this.inspector.clear();
+  }
+
+  #count(so, ended) {
+    const facts = ended ? this.run.facts : null;
+    const share = facts ? facts.forced_share : so.steps ? so.forced / so.steps : 0;
+    this.counters.steps.textContent = facts ? facts.steps : so.steps;
+    this.counters.forwards.textContent = facts ? facts.forwards : so.forwards;
+    this.counters.forced.textContent = `${Math.round(100 * share)} %`;
+    this.counters.seconds.textContent = number(this.run.facts?.seconds ?? this.run.seconds, 2);
+  }
+}
+
+/** The fields of a sampler in a line. */
+function describe(run) {
+  const fields = Object.entries(run.fields).map(([name, value]) => `${name} ${typeof value === "object" && value !== null ? JSON.stringify(value) : value}`);
+  return [...fields, ...(run.notes ?? [])].join(" · ");
+}

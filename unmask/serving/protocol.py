@@ -1,0 +1,198 @@
+"""What a client may send: OpenAI's fields and our own, checked by type."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from difflib import get_close_matches
+from typing import Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from unmask.config import EndTokens
+from unmask.serving.api_error import ApiError
+
+# OpenAI fields that have no counterpart here, with the values that ask for nothing
+NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "n": (None, 1),
+    "best_of": (None, 1),
+    "logprobs": (None, False),
+    "top_logprobs": (None, 0),
+    "echo": (None, False),
+    "suffix": (None, ""),
+    "frequency_penalty": (None, 0, 0.0),
+    "presence_penalty": (None, 0, 0.0),
+    "logit_bias": (None, {}),
+    "tools": (None, []),
+    "tool_choice": (None, "none", "auto"),
+    "functions": (None, []),
+    "function_call": (None, "none", "auto"),
+    "response_format": (None, {"type": "text"}),
+    "modalities": (None, ["text"]),
+    "audio": (None,),
+    "prediction": (None,),
+}
+# these describe the sender, not the answer
+IGNORED = ("user", "metadata", "store", "service_tier", "parallel_tool_calls", "safety_identifier")
+MOST_CANDIDATES = 16
+Asked = TypeVar("Asked", bound="Common")
+
+
+class StreamOptions(BaseModel):
+    """What a stream carries besides the text."""
+
+    model_config = ConfigDict(extra="ignore", strict=True)
+
+    include_usage: bool = False
+
+
+class Common(BaseModel):
+    """The fields of both kinds of requests; one left out keeps the server's default."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    model: str | None = None
+    max_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    stop: str | list[str] | None = None
+    seed: int | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    top_k: int | None = None
+    min_tokens: int | None = None
+    sampler: str | None = Field(None, description="A sampler by name; `unmask samplers` lists them.")
+    sampler_fields: dict[str, Any] | None = Field(None, description="Fields of the sampler to change.")
+    steps: int | None = Field(None, description="Reverse steps at most; one per token by default.")
+    block_length: int | Literal["auto", "none"] | None = None
+    guidance: float | None = None
+    end_tokens: EndTokens | None = None
+    deadline: float | None = Field(None, description="Seconds from now to the answer.")
+    drafts: bool | None = Field(None, description="Stream the provisional canvas as `event: draft` too.")
+    draft_candidates: int | None = Field(
+        None, ge=1, le=MOST_CANDIDATES, description="Candidates per position of a draft, and its signals."
+    )
+
+    @property
+    def new_tokens(self) -> int | None:
+        """How many tokens are asked for."""
+        return self.max_tokens
+
+
+class Part(BaseModel):
+    """A piece of a message."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    type: Literal["text"]
+    text: str
+
+
+class ChatMessage(BaseModel):
+    """One message of a conversation; a name and the like do not reach the model."""
+
+    model_config = ConfigDict(extra="ignore", strict=True)
+
+    role: str
+    content: str | list[Part]
+
+    def plain(self) -> dict[str, str]:
+        """The message as a chat template takes it."""
+        whole = isinstance(self.content, str)
+        text = self.content if whole else "".join(part.text for part in self.content)  # type: ignore[union-attr]
+        return {"role": self.role, "content": str(text)}
+
+
+class ChatRequest(Common):
+    """The body of /v1/chat/completions."""
+
+    messages: list[ChatMessage] = Field(min_length=1)
+    max_completion_tokens: int | None = None
+
+    @property
+    def new_tokens(self) -> int | None:
+        return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
+
+
+class CompletionRequest(Common):
+    """The body of /v1/completions. A prompt with [[gap 8]] in it is filled in."""
+
+    prompt: str | list[str] | list[int] | list[list[int]]
+
+    def single(self) -> str | list[int]:
+        """The prompt, of which there may be one."""
+        prompt: Any = self.prompt
+        if isinstance(prompt, list) and prompt and not isinstance(prompt[0], int):
+            if len(prompt) > 1:
+                raise ApiError(
+                    400,
+                    f"prompt must be one prompt, got {len(prompt)}; send them at the same time in requests "
+                    "of their own, and they are decoded together",
+                    param="prompt",
+                )
+            prompt = prompt[0]
+        return prompt  # type: ignore[no-any-return]
+
+
+def read_body(body: bytes) -> dict[str, Any]:
+    """The JSON object of a body; NaN and infinity are no JSON."""
+    try:
+        read = json.loads(body.decode("utf-8"), parse_constant=_refuse_constant)
+    except UnicodeDecodeError as error:
+        raise ApiError(400, f"the body is not valid UTF-8 (byte {error.start})") from None
+    except RecursionError:
+        raise ApiError(400, "the body is nested too deeply") from None
+    except ValueError as error:
+        raise ApiError(400, f"the body is not valid JSON: {error}") from None
+    if not isinstance(read, dict):
+        raise ApiError(400, f"the body must be a JSON object, got {type(read).__name__}")
+    return read
+
+
+def parse(kind: type[Asked], body: Mapping[str, Any]) -> Asked:
+    """The request that a body describes; what we cannot do is refused rather than ignored."""
+    given = {name: value for name, value in body.items() if name not in IGNORED}
+    for name, neutral in NEUTRAL.items():
+        if name in given:
+            _check_neutral(name, given.pop(name), neutral)
+    unknown = sorted(set(given) - set(kind.model_fields))
+    if unknown:
+        raise ApiError(400, _unknown(unknown[0], kind), param=unknown[0])
+    try:
+        # through JSON, where a strict model still takes a list for a tuple and 1 for 1.0
+        asked = kind.model_validate_json(json.dumps(given))
+    except ValidationError as error:
+        raise _as_sentence(error) from None
+    if asked.draft_candidates is not None and not (asked.stream and asked.drafts):
+        sentence = "draft_candidates needs stream and drafts; set both to true, or leave it out"
+        raise ApiError(400, sentence, param="draft_candidates")
+    return asked
+
+
+def _check_neutral(name: str, value: Any, neutral: tuple[Any, ...]) -> None:
+    if not any(value == allowed and type(value) is type(allowed) for allowed in neutral):
+        raise ApiError(400, f"{name} is not supported, got {_short(value)}; leave it out", param=name)
+
+
+def _unknown(name: str, kind: type[Common]) -> str:
+    close = get_close_matches(name, kind.model_fields, n=1)
+    hint = f"did you mean {close[0]!r}? " if close else ""
+    return f"unknown field {name!r}; {hint}known: {', '.join(sorted(kind.model_fields))}"
+
+
+def _as_sentence(error: ValidationError) -> ApiError:
+    first = error.errors(include_url=False)[0]
+    where = ".".join(str(part) for part in first["loc"])
+    name = str(first["loc"][0]) if first["loc"] else None
+    missing = first["type"] == "missing"
+    got = "" if missing else f", got {_short(first['input'])}"
+    return ApiError(400, f"{where}: {first['msg']}{got}", param=name)
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def _refuse_constant(name: str) -> float:
+    raise ValueError(f"{name} is not a number that JSON knows")

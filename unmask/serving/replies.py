@@ -1,0 +1,112 @@
+"""What a client gets: OpenAI's objects, with an object of our own about the decoding."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from time import time
+from typing import Any
+
+from unmask.generate import Generation
+from unmask.serving.job import Answer, Job
+from unmask.serving.settings import Settings
+
+FINISH = {"eos": "stop", "stop": "stop", "length": "length"}
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """The objects of one answer, as a chat or as a completion."""
+
+    job: Job
+    model: str
+    sampler: str
+    chat: bool
+    created: int = field(default_factory=lambda: int(time()))
+
+    def whole(self, answer: Answer) -> dict[str, Any]:
+        """The whole answer."""
+        message = {"role": "assistant", "content": answer.text}
+        content = {"message": message} if self.chat else {"text": answer.text}
+        kind = "chat.completion" if self.chat else "text_completion"
+        return {
+            **self._head(kind, [{"index": 0, **content, "logprobs": None, "finish_reason": finish(answer)}]),
+            "usage": usage(self.job, answer),
+            "unmask": self.facts(answer),
+        }
+
+    def opening(self) -> dict[str, Any] | None:
+        """The first object of a stream, which a chat begins with."""
+        return self._chunk({"role": "assistant", "content": ""}) if self.chat else None
+
+    def delta(self, text: str) -> dict[str, Any]:
+        """More text."""
+        return self._chunk({"content": text}) if self.chat else self._chunk({}, text=text)
+
+    def last(self, answer: Answer) -> dict[str, Any]:
+        """Why the text ended, and what it took."""
+        more = {} if self.chat else {"text": ""}
+        return {**self._chunk({}, finish=finish(answer), **more), "unmask": self.facts(answer)}
+
+    def usage(self, answer: Answer) -> dict[str, Any]:
+        """The last object of a stream whose client asked for usage counts."""
+        return {**self._head(self._chunk_kind, []), "usage": usage(self.job, answer)}
+
+    def draft(self, canvas: dict[str, Any]) -> dict[str, Any]:
+        """The canvas as it stands; a client that knows no drafts sees a chunk without choices."""
+        return {**self._head("unmask.draft", []), **canvas}
+
+    def facts(self, answer: Answer) -> dict[str, Any]:
+        """What the decoding took."""
+        gaps = {} if isinstance(answer, Generation) else {"gaps": list(answer.gaps)}
+        return {
+            "steps": answer.steps,
+            "forwards": answer.forwards,
+            "forced_share": answer.forced_share,
+            "seconds": round(answer.seconds, 6),
+            "queue_seconds": round(self.job.queue_seconds, 6),
+            "sampler": self.sampler,
+            **gaps,
+        }
+
+    @property
+    def _chunk_kind(self) -> str:
+        return "chat.completion.chunk" if self.chat else "text_completion"
+
+    def _chunk(self, delta: dict[str, str], *, finish: str | None = None, **more: Any) -> dict[str, Any]:
+        own = {"delta": delta} if self.chat else {}
+        choice = {"index": 0, **own, **more, "logprobs": None, "finish_reason": finish}
+        return self._head(self._chunk_kind, [choice])
+
+    def _head(self, kind: str, choices: list[dict[str, Any]]) -> dict[str, Any]:
+        prefix = "chatcmpl" if self.chat else "cmpl"
+        return {
+            "id": f"{prefix}-{self.job.id}",
+            "object": kind,
+            "created": self.created,
+            "model": self.model,
+            "choices": choices,
+        }
+
+
+def finish(answer: Answer) -> str:
+    """OpenAI's word for why a text ended."""
+    return FINISH[answer.finish] if isinstance(answer, Generation) else "stop"
+
+
+def usage(job: Job, answer: Answer) -> dict[str, int]:
+    """Tokens in and out."""
+    prompt = job.work.prompt_tokens
+    written = new_tokens(answer)
+    return {"prompt_tokens": prompt, "completion_tokens": written, "total_tokens": prompt + written}
+
+
+def new_tokens(answer: Answer) -> int:
+    """How many tokens an answer holds."""
+    if isinstance(answer, Generation):
+        return len(answer.token_ids)
+    return sum(len(ids) for ids in answer.gap_ids)
+
+
+def model_card(settings: Settings, created: int) -> dict[str, Any]:
+    """The model as /v1/models lists it."""
+    return {"id": settings.model_name, "object": "model", "created": created, "owned_by": "unmask"}

@@ -1,0 +1,70 @@
+"""The server process: the application behind a socket, and what signals do to it."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+import uvicorn
+
+from unmask.prompts import TextModel
+from unmask.serving.app import create_app
+from unmask.serving.engine import Engine
+from unmask.serving.limits import Limits
+from unmask.serving.metrics import Metrics
+from unmask.serving.settings import Settings
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Server(uvicorn.Server):
+    """Finishes what runs on the first signal, gives it up on the second, cuts connections on the third."""
+
+    def __init__(self, config: uvicorn.Config, engine: Engine) -> None:
+        super().__init__(config)
+        self._engine = engine
+        self._signals = 0
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self._signals += 1
+        self.should_exit = True
+        self._engine.drain(now=self._signals > 1)  # whoever waits then gets his 503, which takes no time
+        self.force_exit = self._signals > 2
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """As uvicorn does it, but a signal that was served is not raised again: the exit code is 0."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {number: signal.signal(number, self.handle_exit) for number in SIGNALS}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def make_server(
+    model: TextModel, settings: Settings, limits: Limits, *, host: str = "127.0.0.1", port: int = 8000
+) -> tuple[Engine, Server]:
+    """An engine and the server before it; neither runs yet."""
+    engine = Engine(model, limits, Metrics())
+    app = create_app(engine, settings)
+    config = uvicorn.Config(
+        app, host=host, port=port, log_config=None, access_log=False, lifespan="off", server_header=False
+    )
+    return engine, Server(config, engine)
+
+
+def serve(model: TextModel, settings: Settings, limits: Limits, *, host: str, port: int) -> None:
+    """Serve until a signal comes."""
+    engine, server = make_server(model, settings, limits, host=host, port=port)
+    engine.start()
+    try:
+        server.run()
+    finally:
+        engine.close(now=True)  # connections are closed, so nobody waits for an answer any more

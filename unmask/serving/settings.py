@@ -1,0 +1,36 @@
+"""How the HTTP server behaves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from unmask.checks import whole
+from unmask.config import GenerationConfig
+from unmask.generate import DEFAULT_SAMPLER
+from unmask.types import Sampler
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What the server is called, whom it lets in, and what a request gets that asks for nothing special."""
+
+    model_name: str = "unmask"
+    sampler: Sampler = DEFAULT_SAMPLER
+    sampler_name: str = "less"
+    config: GenerationConfig = field(default_factory=GenerationConfig)
+    api_key: str | None = field(default=None, repr=False)
+    cors: tuple[str, ...] = ()  # origins whose pages may call; none: no page of another site
+    max_body: int = 1 << 20  # bytes
+    body_seconds: float = 30.0  # for a body to arrive
+    max_streams: int = 512  # answers streamed at the same time
+    heartbeat: float = 15.0  # seconds of silence after which a stream sends a comment
+    log_prompts: bool = False
+
+    def __post_init__(self) -> None:
+        whole("max_body", self.max_body, 1)
+        whole("max_streams", self.max_streams, 1)
+        if self.api_key is not None and not self.api_key:
+            raise ValueError("api_key must not be empty; leave it out to let everybody in")
+        for name in ("body_seconds", "heartbeat"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} must be more than 0 seconds, got {getattr(self, name)!r}")

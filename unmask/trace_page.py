@@ -1,0 +1,75 @@
+"""A trace, or two of them, as one self-contained page: the server's own modules, put into one file."""
+
+from __future__ import annotations
+
+import json
+import re
+from base64 import b64encode
+from dataclasses import asdict
+from hashlib import sha256
+from importlib.resources import files
+from typing import Any
+
+from unmask.trace import Trace
+
+MODULES = (
+    "dom",
+    "run",
+    "traced",
+    "differ",
+    "cells",
+    "inspector",
+    "chart",
+    "panel",
+    "player",
+    "stage",
+    "trace",
+)
+IMPORT = re.compile(r'^import \{[^}]*\} from "\./(\w+)\.js";\n', re.MULTILINE)
+EXPORT = re.compile(r"^export ", re.MULTILINE)
+
+
+def to_html(trace: Trace, other: Trace | None = None) -> str:
+    """A page that shows any step of a trace; with another, also where the two first disagree."""
+    traces = [trace] if other is None else [trace, other]
+    script, style = bundle(), _read("style.css")
+    page = _read("trace.html")
+    parts = {
+        "policy": f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}",
+        "style": style,
+        "data": _data([_content(each) for each in traces]),
+        "script": script,
+    }
+    return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], page)
+
+
+def bundle() -> str:
+    """The modules that the page is made of, as one module."""
+    known: set[str] = set()
+    pieces = []
+    for name in MODULES:
+        source = _read(f"{name}.js")
+        missing = set(IMPORT.findall(source)) - known
+        assert not missing, f"{name}.js imports {', '.join(missing)}, which must come before it"
+        known.add(name)
+        pieces.append(EXPORT.sub("", IMPORT.sub("", source)))
+    return "\n".join(pieces)
+
+
+def _content(trace: Trace) -> dict[str, Any]:
+    changes = [{**asdict(step), "texts": {}} for step in trace.changes]
+    return {"header": asdict(trace.header), "texts": trace.texts, "changes": changes}
+
+
+def _data(content: object) -> str:
+    """JSON that a script element may hold: a token may spell </script>."""
+    return json.dumps(content, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
+
+
+def _hash(text: str) -> str:
+    """What a policy calls an inline script or style."""
+    return f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'"
+
+
+def _read(name: str) -> str:
+    return (files("unmask") / "serving" / "page" / name).read_text(encoding="utf-8")
