@@ -31,7 +31,8 @@ def installed() -> str | None:
 
 
 @pytest.fixture(scope="session")
-def browser() -> Iterator[Any]:
+def browser(site: Running) -> Iterator[Any]:
+    """A browser that closes before the server does, which waits for its connections."""
     playwright = driver()
     with playwright.sync_playwright() as started:
         try:

@@ -76,7 +76,7 @@ class ReproduceOptions:
     threads: Annotated[
         int | None,
         typer.Option(
-            "--threads", min=1, show_default="one less than there are cores", help="CPU threads of the model."
+            "--threads", min=1, show_default="the cores that are idle", help="CPU threads of the model."
         ),
     ] = None
     records_only: Annotated[
@@ -131,12 +131,13 @@ def reproduce(names: Names, options: ReproduceOptions) -> None:
 
 
 def _set_threads(threads: int | None) -> None:
-    """Leave a core to others: threads that wait for each other on a busy machine take many times as long."""
+    """Take idle cores alone: threads that wait for each other on a busy machine take many times as long."""
     import os
 
     import torch
 
-    torch.set_num_threads(threads or max(1, (os.cpu_count() or 1) - 1))
+    idle = (os.cpu_count() or 1) - round(os.getloadavg()[0])
+    torch.set_num_threads(threads or max(1, idle))
 
 
 def _made(lab: Lab, experiment: Experiment) -> tuple[Report, dict[Run, Outcome]]:
