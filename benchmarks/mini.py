@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any
 import torch
 
 import unmask
+from unmask.evals.significance import wilson
 from unmask.training.tasks import TEST_TASKS, get_task, test_items
 
 LENGTH = 128
@@ -46,14 +46,6 @@ SAMPLERS = {
 STEPS = {"base-64": 64, "base-32": 32}
 
 
-def interval(correct: int, total: int) -> tuple[float, float]:
-    """Wilson's 95 % interval of a share."""
-    z, share = 1.96, correct / total
-    middle = (share + z * z / (2 * total)) / (1 + z * z / total)
-    reach = z * math.sqrt(share * (1 - share) / total + z * z / (4 * total**2)) / (1 + z * z / total)
-    return middle - reach, middle + reach
-
-
 def evaluate(model: Any, name: str, task: str, *, items: int, block_length: int | None) -> dict[str, Any]:
     """One sampler on one task."""
     preset, fields = SAMPLERS[name]
@@ -75,7 +67,7 @@ def evaluate(model: Any, name: str, task: str, *, items: int, block_length: int 
     correct = sum(score.correct for score in scored)
     return {
         "accuracy": correct / len(tests),
-        "interval": interval(correct, len(tests)),
+        "interval": wilson(correct, len(tests)),
         "steps": sum(output.steps for output in outputs) / len(outputs),
         "forwards": sum(output.forwards for output in outputs) / len(outputs),
         "forced_share": sum(output.forced_share for output in outputs) / len(outputs),
