@@ -4,25 +4,33 @@ python benchmarks/serving_batching.py MODEL [--requests 100] [--rate 20] [--max-
 
 Static: whenever the model is free, all that wait (at most a batch) are decoded together to the end, as
 `unmask.generate` does; requests of a batch share their length, the longest one's, and are cut to their own.
+Continuous: the engine, with one forward for all rows; exact: with one for each, as `unmask serve` has it on a
+CPU.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import queue
 import random
 import statistics
+import sys
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 import unmask
 from unmask.serving import Engine, Limits
+
+Run = Callable[[Any, list["Arrival"], int], list[float]]
 
 
 @dataclass(frozen=True)
@@ -32,6 +40,18 @@ class Arrival:
     at: float  # seconds from the start
     prompt: str
     length: int
+
+
+class Round(NamedTuple):
+    """What became of a plan."""
+
+    plan: list[Arrival]
+    seconds: list[float]  # from arrival to answer
+    cpu_seconds: float  # of this process
+
+    def ends(self) -> list[float]:
+        """When each request was answered, in seconds from the start."""
+        return [arrival.at + took for arrival, took in zip(self.plan, self.seconds, strict=True)]
 
 
 def arrivals(count: int, rate: float, seed: int = 0) -> list[Arrival]:
@@ -47,9 +67,9 @@ def config(length: int) -> unmask.GenerationConfig:
     return unmask.GenerationConfig(max_new_tokens=length, block_length=16)
 
 
-def continuous(model: Any, plan: list[Arrival], max_batch: int) -> list[float]:
+def continuous(model: Any, plan: list[Arrival], max_batch: int, *, exact: bool = False) -> list[float]:
     """Seconds from arrival to answer, in the engine."""
-    with Engine(model, Limits(max_rows=max_batch, max_queue=len(plan))) as engine:
+    with Engine(model, Limits(max_rows=max_batch, max_queue=len(plan)), exact=exact) as engine:
         done: list[float] = [0.0] * len(plan)
         began, jobs = time.perf_counter(), []
         for number, arrival in enumerate(plan):
@@ -91,38 +111,89 @@ def static(model: Any, plan: list[Arrival], max_batch: int) -> list[float]:
     return [end - arrival.at for end, arrival in zip(done, plan, strict=True)]
 
 
-def report(plan: list[Arrival], seconds: list[float]) -> dict[str, float]:
-    """Throughput and latency of a run."""
-    end = max(arrival.at + took for arrival, took in zip(plan, seconds, strict=True))
-    cuts = statistics.quantiles(seconds, n=100, method="inclusive")
+WAYS: dict[str, Run] = {
+    "static": static,
+    "continuous": continuous,
+    "continuous, exact": partial(continuous, exact=True),
+}
+
+
+def measure(run: Run, model: Any, plan: list[Arrival], max_batch: int) -> Round:
+    """One way on one plan."""
+    began = time.process_time()
+    seconds = run(model, plan, max_batch)
+    return Round(plan, seconds, time.process_time() - began)
+
+
+def report(rounds: list[Round]) -> dict[str, float]:
+    """Throughput and latency of a way, over all its rounds."""
+    requests = [arrival for one in rounds for arrival in one.plan]
+    took = sum(max(one.ends()) for one in rounds)
+    cuts = statistics.quantiles([late for one in rounds for late in one.seconds], n=100, method="inclusive")
     return {
-        "requests_per_second": len(plan) / end,
-        "tokens_per_second": sum(arrival.length for arrival in plan) / end,
+        "requests_per_second": len(requests) / took,
+        "tokens_per_second": sum(arrival.length for arrival in requests) / took,
+        "requests_per_cpu_second": len(requests) / sum(one.cpu_seconds for one in rounds),
         "p50_seconds": cuts[49],
         "p95_seconds": cuts[94],
     }
 
 
+def draw(ways: dict[str, list[Round]], file: Path) -> None:
+    """Requests answered over time in the first round, and the share answered within some seconds in all."""
+    import matplotlib
+
+    matplotlib.use("agg")
+    from matplotlib import pyplot
+
+    figure, (over_time, within) = pyplot.subplots(1, 2, figsize=(10, 3.6), layout="constrained")
+    for name, rounds in ways.items():
+        ends = sorted(rounds[0].ends())
+        [line] = over_time.step(ends, range(1, len(ends) + 1), where="post", label=name)
+        late = sorted(late for one in rounds for late in one.seconds)
+        within.step(late, [100 * (rank + 1) / len(late) for rank in range(len(late))], where="post")
+        within.axvline(report(rounds)["p95_seconds"], color=line.get_color(), linestyle=":", linewidth=1)
+    came = [arrival.at for arrival in rounds[0].plan]
+    over_time.step(came, range(1, len(came) + 1), "k:", where="post", label="arrived")
+    over_time.set(xlabel="seconds", ylabel="requests", title="Answered over time, first round")
+    within.set(xlabel="seconds from arrival", ylabel="% answered", title="Latency (dotted: p95)")
+    over_time.legend()
+    figure.savefig(file, dpi=120)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model")
-    parser.add_argument("--requests", type=int, default=100)
+    parser.add_argument("--requests", type=int, default=100, help="of a round")
+    parser.add_argument("--rounds", type=int, default=1, help="other arrivals in each; all ways take turns")
     parser.add_argument("--rate", type=float, default=20.0, help="arrivals per second")
     parser.add_argument("--max-batch", type=int, default=8)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--threads", type=int, default=1, help="CPU threads of the model")
-    parser.add_argument("--out", type=Path)
+    parser.add_argument("--out", type=Path, help="FILE.json; a figure FILE.png is put beside it")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     model = unmask.load(options.model, device=options.device)
-    plan = arrivals(options.requests, options.rate)
     unmask.generate(model, ["warm"], config=config(16))
-    result: dict[str, Any] = {"requests": options.requests, "rate": options.rate}
-    for name, run in (("static", static), ("continuous", continuous)):
-        result[name] = report(plan, run(model, plan, options.max_batch))
-        print(name, json.dumps(result[name]), flush=True)
+    result: dict[str, Any] = {
+        "command": " ".join(["python", "benchmarks/serving_batching.py", *sys.argv[1:]]),
+        "date": time.strftime("%Y-%m-%d"),
+        "cpus": os.cpu_count(),
+        "load_average": [],  # before every round: what others did on the machine too
+        "torch": torch.__version__,
+    }
+    ways: dict[str, list[Round]] = {name: [] for name in WAYS}
+    for number in range(options.rounds):
+        result["load_average"].append(round(os.getloadavg()[0], 1))
+        plan = arrivals(options.requests, options.rate, seed=number)
+        for name, run in WAYS.items():
+            ways[name].append(measure(run, model, plan, options.max_batch))
+            print(number, name, json.dumps(report(ways[name][-1:])), flush=True)
+    result |= {name: report(rounds) for name, rounds in ways.items()}
+    print(json.dumps(result, indent=1))
     if options.out:
         options.out.write_text(json.dumps(result, indent=1) + "\n")
+        draw(ways, options.out.with_suffix(".png"))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,9 @@
 """Many streams at once against a real server: every text must be the offline one, and nothing may leak.
 
-python benchmarks/serving_load.py MODEL [--streams 200] [--rounds 3] [--max-batch 16] [--out FILE.json]
+python benchmarks/serving_load.py MODEL [--streams 200] [--seconds 120] [--asks 60] [--out FILE.json]
+
+So many clients each send one request after another for so many seconds, and wait for the last answers. The
+exit code is 1 if a text is wrong, a stream fails or falls silent, memory grows, or the server keeps anything.
 """
 
 from __future__ import annotations
@@ -9,13 +12,17 @@ import argparse
 import asyncio
 import json
 import os
+import platform
 import random
 import socket
 import statistics
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +33,9 @@ import unmask
 
 SAMPLERS = ("less", "base", "threshold", "klass", "prophet", "entropy-bound", "less-released", "random")
 WORDS = ("the", "cat", "sat", "on", "a", "mat", "and", "saw", "one", "red", "dog", "near", "old", "trees")
+WARM_UP = 0.25  # share of the time after which memory must not grow
+STALLED = 35.0  # seconds without an event; a waiting server sends a comment every 15
+MOST_GROWTH = 0.1
 
 
 @dataclass(frozen=True)
@@ -43,7 +53,19 @@ class Heard:
     text: str
     first: float  # seconds to the first text
     seconds: float
+    silence: float  # the longest time without an event
     tokens: int
+
+
+@dataclass
+class Tally:
+    """What became of all requests, and of the server's memory."""
+
+    heard: list[Heard] = field(default_factory=list)
+    wrong: int = 0
+    refused: int = 0
+    errors: Counter[str] = field(default_factory=Counter)
+    resident: list[tuple[float, float]] = field(default_factory=list)  # seconds, MB
 
 
 def make_asks(model: Any, count: int, seed: int) -> list[Ask]:
@@ -54,7 +76,7 @@ def make_asks(model: Any, count: int, seed: int) -> list[Ask]:
         body = {
             "prompt": " ".join(dice.choice(WORDS) for _ in range(dice.randrange(1, 30))),
             "max_tokens": dice.choice((8, 16, 32, 48, 64)),
-            "sampler": dice.choice(SAMPLERS),
+            "sampler": SAMPLERS[number % len(SAMPLERS)],
             "temperature": dice.choice((0.0, 0.0, 0.7)),
             "seed": number,
         }
@@ -68,11 +90,14 @@ def make_asks(model: Any, count: int, seed: int) -> list[Ask]:
 
 async def listen(client: httpx.AsyncClient, body: dict[str, Any]) -> Heard:
     """One stream to its end."""
-    began, first, pieces, tokens = time.perf_counter(), 0.0, [], 0
+    began = last = time.perf_counter()
+    first, silence, pieces, tokens = 0.0, 0.0, [], 0
     request = {**body, "stream": True, "stream_options": {"include_usage": True}}
     async with client.stream("POST", "/v1/completions", json=request) as answer:
         answer.raise_for_status()
         async for line in answer.aiter_lines():
+            now = time.perf_counter()
+            silence, last = max(silence, now - last), now
             if not line.startswith("data: {"):
                 continue
             data = json.loads(line[6:])
@@ -80,18 +105,48 @@ async def listen(client: httpx.AsyncClient, body: dict[str, Any]) -> Heard:
                 raise RuntimeError(data["error"]["message"])
             tokens = data.get("usage", {}).get("completion_tokens", tokens)
             if data["choices"] and data["choices"][0]["text"]:
-                first = first or time.perf_counter() - began
+                first = first or now - began
                 pieces.append(data["choices"][0]["text"])
-    return Heard("".join(pieces), first, time.perf_counter() - began, tokens)
+    return Heard("".join(pieces), first, time.perf_counter() - began, silence, tokens)
 
 
-async def storm(url: str, asks: list[Ask]) -> tuple[list[Heard], float]:
-    """All requests at the same time."""
+async def keep_asking(client: httpx.AsyncClient, asks: Iterator[Ask], until: float, tally: Tally) -> None:
+    """One client: a request after another, until it is time to stop."""
+    while time.perf_counter() < until:
+        ask = next(asks)
+        try:
+            heard = await listen(client, ask.body)
+        except httpx.HTTPStatusError as error:
+            if error.response.status_code != 429:
+                tally.errors[f"status {error.response.status_code}"] += 1
+                continue
+            tally.refused += 1
+            await asyncio.sleep(float(error.response.headers["retry-after"]))
+        except (httpx.HTTPError, RuntimeError) as error:
+            tally.errors[f"{type(error).__name__}: {error}"] += 1
+        else:
+            tally.heard.append(heard)
+            tally.wrong += heard.text != ask.text
+
+
+async def weigh(pid: int, tally: Tally) -> None:
+    """The server's memory every second."""
+    began = time.perf_counter()
+    while True:
+        tally.resident.append((time.perf_counter() - began, memory(pid)))
+        await asyncio.sleep(1)
+
+
+async def storm(url: str, pid: int, asks: list[Ask], options: argparse.Namespace) -> tuple[Tally, float]:
+    """All clients at the same time; what they heard, and how long it took to the last answer."""
+    tally, began = Tally(), time.perf_counter()
+    weighing = asyncio.create_task(weigh(pid, tally))
     limits = httpx.Limits(max_connections=None)
     async with httpx.AsyncClient(base_url=url, timeout=600, limits=limits) as client:
-        began = time.perf_counter()
-        heard = await asyncio.gather(*(listen(client, ask.body) for ask in asks))
-        return heard, time.perf_counter() - began
+        turn, until = cycle(asks), began + options.seconds
+        await asyncio.gather(*(keep_asking(client, turn, until, tally) for _ in range(options.streams)))
+    weighing.cancel()
+    return tally, time.perf_counter() - began
 
 
 def memory(pid: int) -> float:
@@ -102,13 +157,18 @@ def memory(pid: int) -> float:
     raise RuntimeError(f"process {pid} tells nothing of its memory")
 
 
+def files(pid: int) -> int:
+    """Open files of a process."""
+    return len(os.listdir(f"/proc/{pid}/fd"))
+
+
 def start(options: argparse.Namespace) -> tuple[subprocess.Popen[bytes], str]:
     """A server of its own, once it answers."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     command = [sys.executable, "-m", "unmask", "serve", options.model, "--port", str(port), "--device", "cpu"]
-    command += ["--max-batch", str(options.max_batch), "--max-queue", str(options.streams)]
+    command += ["--max-batch", str(options.max_batch), "--threads", str(options.threads)]
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
     url = f"http://127.0.0.1:{port}"
     for _ in range(600):
@@ -121,49 +181,86 @@ def start(options: argparse.Namespace) -> tuple[subprocess.Popen[bytes], str]:
     raise RuntimeError("the server did not start")
 
 
+def growth(resident: list[tuple[float, float]], seconds: float) -> dict[str, float]:
+    """Memory after the warm-up and at the end of the load, each the median of ten seconds."""
+    begin = seconds * WARM_UP
+    warm = statistics.median(mb for at, mb in resident if begin <= at <= begin + 10)
+    end = statistics.median(mb for at, mb in resident if seconds - 10 <= at <= seconds)
+    return {"after_warm_up_mb": round(warm, 1), "at_the_end_mb": round(end, 1), "growth": end / warm - 1}
+
+
 def percentile(values: list[float], share: float) -> float:
     return statistics.quantiles(values, n=100, method="inclusive")[round(share * 100) - 1]
+
+
+def report(tally: Tally, seconds: float, options: argparse.Namespace) -> dict[str, Any]:
+    """The figures of a run."""
+    heard = tally.heard
+    return {
+        "streams": options.streams,
+        "seconds_of_load": options.seconds,
+        "seconds_to_the_last_answer": seconds,
+        "completed": len(heard),
+        "wrong_texts": tally.wrong,
+        "refused_with_429": tally.refused,
+        "errors": dict(tally.errors),
+        "stalled": sum(one.silence > STALLED for one in heard),
+        "longest_silence_seconds": max(one.silence for one in heard),
+        "tokens_per_second": sum(one.tokens for one in heard) / seconds,
+        "p50_seconds": percentile([one.seconds for one in heard], 0.5),
+        "p95_seconds": percentile([one.seconds for one in heard], 0.95),
+        "p95_first_text": percentile([one.first or one.seconds for one in heard], 0.95),
+        "resident": growth(tally.resident, options.seconds),
+    }
+
+
+def surroundings(options: argparse.Namespace) -> dict[str, Any]:
+    """What a reader needs to judge the figures."""
+    return {
+        "command": " ".join(["python", "benchmarks/serving_load.py", *sys.argv[1:]]),
+        "date": time.strftime("%Y-%m-%d"),
+        "cpus": os.cpu_count(),
+        "threads": options.threads,
+        "load_average": [round(value, 1) for value in os.getloadavg()],  # what others did on the machine too
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+    }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model")
     parser.add_argument("--streams", type=int, default=200)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=120.0)
+    parser.add_argument("--asks", type=int, default=60, help="different requests")
     parser.add_argument("--max-batch", type=int, default=16)
+    parser.add_argument("--threads", type=int, default=1, help="CPU threads of the server's model")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    torch.set_num_threads(1)
-    asks = make_asks(unmask.load(options.model, device="cpu"), options.streams, seed=0)
+    torch.set_num_threads(options.threads)  # as the server: it changes how sums are rounded
+    result = surroundings(options)
+    model = unmask.load(options.model, device="cpu")
     process, url = start(options)
     try:
-        rounds, resident, files = [], [], []
-        for _ in range(options.rounds):
-            heard, seconds = asyncio.run(storm(url, asks))
-            wrong = sum(one.text != ask.text for one, ask in zip(heard, asks, strict=True))
-            rounds.append(
-                {
-                    "seconds": seconds,
-                    "tokens_per_second": sum(one.tokens for one in heard) / seconds,
-                    "wrong_texts": wrong,
-                    "p50_seconds": percentile([one.seconds for one in heard], 0.5),
-                    "p95_seconds": percentile([one.seconds for one in heard], 0.95),
-                    "p95_first_text": percentile([one.first or one.seconds for one in heard], 0.95),
-                }
-            )
-            resident.append(memory(process.pid))
-            time.sleep(0.5)  # connections are closed on both sides
-            files.append(len(os.listdir(f"/proc/{process.pid}/fd")))
-            print(json.dumps(rounds[-1]), f"{resident[-1]:.0f} MB, {files[-1]} open files", flush=True)
+        asks = make_asks(model, options.asks, seed=0)
+        before = files(process.pid)
+        tally, seconds = asyncio.run(storm(url, process.pid, asks, options))
+        result |= report(tally, seconds, options)
+        time.sleep(1)  # connections are closed on both sides
+        result["open_files"] = {"before": before, "after": files(process.pid)}
         page = httpx.get(f"{url}/metrics").text
+        result["idle_at_the_end"] = all(
+            f"unmask_{name}_requests 0.0" in page for name in ("queue", "running")
+        )
     finally:
         process.terminate()
         process.wait(30)
-    result = {"streams": options.streams, "rounds": rounds, "resident_mb": resident, "open_files": files}
-    result["idle_at_the_end"] = "unmask_queue_requests 0.0" in page
+    print(json.dumps(result, indent=1))
     if options.out:
         options.out.write_text(json.dumps(result, indent=1) + "\n")
-    sys.exit(any(one["wrong_texts"] for one in rounds))
+    grown = result["resident"]["growth"] > MOST_GROWTH or result["open_files"]["after"] > before + 2
+    failed = result["wrong_texts"] or result["errors"] or result["stalled"] or not result["idle_at_the_end"]
+    sys.exit(bool(failed or grown))
 
 
 if __name__ == "__main__":

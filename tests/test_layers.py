@@ -18,25 +18,29 @@ MAY_IMPORT = {  # module -> the modules of unmask that it may know
     "types": set(),
     "rows": set(),
     "checks": set(),
+    "fuse": set(),
     "cache": {"types"},
     "kernels": {"kernels"},
     **dict.fromkeys(sorted(TOOLS - BOTTOM), BOTTOM),
     "summary": BOTTOM | {"kernels"},
     "samplers": TOOLS | {"samplers"},
-    "course": BOTTOM | {"canvas", "schedule"},
+    "course": BOTTOM | {"canvas", "fuse", "schedule"},
     "memory": BOTTOM | {"summary"},
-    "loop": TOOLS | {"course", "memory"},
+    "loop": TOOLS | {"course", "fuse", "memory"},
     "guidance": TOOLS,
     "result": TOOLS | {"loop"},
     "models": {"types", "models"},
     "trace": {"types"},
     "trace_page": {"trace"},
+    "ray_cluster": set(),
     "sandbox": {"sandbox"},
     "training": {"types", "checks", "models", "sandbox", "training"},
     **dict.fromkeys(sorted(TEXT), DECODING | TEXT),
-    "serving": DECODING | TEXT | {"__version__", "serving", "trace"},
+    "serving": DECODING | TEXT | {"__version__", "ray_cluster", "serving", "trace"},
     "experiments": DECODING | TEXT | {"evals", "experiments", "models", "sandbox", "trace"},
-    "evals": DECODING | TEXT | {"__version__", "evals", "models", "sandbox", "trace", "training"},
+    "evals": DECODING
+    | TEXT
+    | {"__version__", "evals", "models", "ray_cluster", "sandbox", "trace", "training"},
 }
 CORE = sorted(DECODING | TEXT)
 NO_HOST_READS = ("signals", "policies", "samplers")

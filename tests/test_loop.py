@@ -378,3 +378,23 @@ def test_options_are_the_documented_defaults():
     options = Options()
     assert (options.stop_at_eos, options.fill_leftovers, options.reuse) == (True, True, True)
     assert (options.selection, options.banned_ids, options.schedule) == (Selection(), None, None)
+
+
+def test_rows_that_ended_or_did_not_change_are_left_out_of_the_forward():
+    model = Toy(eos_ids=())
+    filled = [{}, dict.fromkeys(range(6), 3), dict.fromkeys(range(5), 3), {}]
+    result = run(model, Base(), [(2, 3), (4,), (5, 6, 7), (8,)], filled=filled)
+    assert result.steps.tolist() == [6, 0, 1, 6]
+    assert model.calls == [4, 2, 2, 2, 2, 2]
+
+
+def test_rows_of_a_model_that_knows_them_by_number_stay_together():
+    @dataclass(frozen=True)
+    class Numbered(Toy):
+        @property
+        def info(self):
+            return replace(super().info, separable=False)
+
+    model = Numbered(eos_ids=())
+    run(model, Base(), [(2, 3), (4,)], filled=[{}, dict.fromkeys(range(6), 3)])
+    assert set(model.calls) == {2}

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 
 from tests.toy import log_probs, observe, predict
 from unmask import signals
-from unmask.types import Prediction
+from unmask.summary import summarize
+from unmask.types import Origin, Prediction
 
 LN2 = math.log(2)
 
@@ -124,3 +126,20 @@ def test_a_summary_needs_no_logits_and_the_exact_signals_say_so():
     for exact in (lambda: signals.jsd(now, now), lambda: signals.kl(now, now), lambda: signals.entropy(now)):
         with pytest.raises(ValueError, match="kept no logits"):
             exact()
+
+
+@pytest.mark.parametrize("banned", [(), (3,)])
+@pytest.mark.parametrize("vocabulary", [6, 40])
+def test_exact_jsd_from_hidden_states_is_that_from_full_logits(vocabulary, banned):
+    generator = torch.Generator().manual_seed(vocabulary)
+    weight = torch.randn(vocabulary, 5, generator=generator)
+    made = []
+    for _ in range(2):
+        states = torch.randn(3, 7, 5, generator=generator)
+        logits = states @ weight.T
+        logits[..., list(banned)] = -torch.inf
+        made.append((summarize(logits, 8), Origin(states, weight)))
+    (now, _), (before, origin) = made
+    recalled = replace(before, logits=None, origin=origin)
+    torch.testing.assert_close(signals.jsd(now, recalled), signals.jsd(now, before), atol=1e-6, rtol=1e-4)
+    assert signals.jsd(now, before).min() > 1e-4

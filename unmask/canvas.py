@@ -25,6 +25,11 @@ class Canvas:
         attend = None if self.attend is None else self.attend.to(device)
         return replace(self, tokens=self.tokens.to(device), attend=attend)
 
+    def take(self, rows: Tensor) -> Canvas:
+        """The rows with these numbers [n], in this order."""
+        attend = None if self.attend is None else self.attend[rows]
+        return replace(self, tokens=self.tokens[rows], attend=attend)
+
     def masked(self, window: slice) -> Tensor:
         """Columns of the window that are still masked, [B, W] bool."""
         return self.tokens[:, window] == self.mask_id
@@ -37,8 +42,7 @@ class Canvas:
 
     def ended(self, eos_ids: Sequence[int]) -> Tensor:
         """Generated columns that hold an end token with no mask to its left, [B, N - start] bool."""
-        generated = self.tokens[:, self.start :]
-        return is_any(generated, eos_ids) & ((generated == self.mask_id).cumsum(-1) == 0)
+        return ended(self.tokens[:, self.start :], self.mask_id, eos_ids)
 
     def finished(self, eos_ids: Sequence[int]) -> Tensor:
         """Rows whose text has ended, whatever is still masked behind the end, [B] bool."""
@@ -53,6 +57,11 @@ class Canvas:
         return self.commit(
             window, behind & self.masked(window), torch.full_like(behind, eos_ids[0], dtype=torch.int64)
         )
+
+
+def ended(generated: Tensor, mask_id: int, eos_ids: Sequence[int]) -> Tensor:
+    """Columns that hold an end token with no mask to its left, [B, L] bool."""
+    return is_any(generated, eos_ids) & ((generated == mask_id).cumsum(-1) == 0)
 
 
 def is_any(tokens: Tensor, ids: Sequence[int]) -> Tensor:

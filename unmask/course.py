@@ -9,7 +9,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from unmask.canvas import Canvas
+from unmask.canvas import Canvas, ended
+from unmask.fuse import fused
 from unmask.schedule import Block, Plan, quota_and_rate
 from unmask.types import ScheduleName
 
@@ -23,7 +24,12 @@ class View(NamedTuple):
     fresh: Tensor  # [B] bool, of those the ones that changed since their last forward
     alive: bool  # any row runs
     everyone: bool  # all rows run
-    forward: bool  # any row needs a forward
+    changed: int  # how many rows need a forward
+
+    @property
+    def forward(self) -> bool:
+        """Any row needs a forward."""
+        return self.changed > 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,16 +76,18 @@ def course(
     reuse: bool = True,
     fill_leftovers: bool = True,
     done: Callable[[Tensor], Tensor] | None = None,
+    compiled: bool = False,
 ) -> Course:
     """Ask for one turn after another until no row has anything left to commit.
 
     `span`: the window is the whole generation. `eos_ids` end a text, none: it never ends. `reuse`: a row that
     did not change needs no forward. `done` may end rows earlier: tokens [B, N] in, rows [B] bool out.
+    `compiled`: look at the rows with few kernels.
     """
     index = 0
     for number, block in enumerate(plan.blocks):
         window = plan.columns if span else block.columns
-        view = _look(canvas, window, block, eos_ids, done)
+        view = _look(canvas, window, block, eos_ids, done, compiled=compiled)
         started = view.active.sum(-1)
         for step in range(block.budget):
             if not view.alive:
@@ -87,10 +95,16 @@ def course(
             index += 1
             taken = yield Turn(canvas, number, block, window, view, started, step, index)
             canvas = taken.canvas
-            view = _look(canvas, window, block, eos_ids, done, step=index, taken=taken, reuse=reuse)
+            view = _look(
+                *(canvas, window, block, eos_ids, done),
+                step=index,
+                taken=taken,
+                reuse=reuse,
+                compiled=compiled,
+            )
         if view.alive and fill_leftovers:  # the budget is spent: nothing may stay masked
             taken = yield Turn(canvas, number, block, window, view, started, block.budget, index, True)
-            if read(taken.broken)[0]:
+            if any(read(count(taken.broken))):
                 raise ValueError(_broken_logits(taken.broken, index))
             canvas = taken.canvas
 
@@ -115,24 +129,53 @@ def _look(
     step: int = 0,
     taken: Taken | None = None,
     reuse: bool = True,
+    compiled: bool = False,
 ) -> View:
     """What is left after what was `taken` in `step`; None: everything is new.
 
     This is the one host read of a step, so it also says which rows had broken logits in it.
     """
-    masked = canvas.masked(window)
+    masked, active, running, fresh, counts = fused(_count_left, when=compiled)(
+        canvas.tokens[:, window],
+        canvas.tokens[:, canvas.start :],
+        None if window == block.columns else _inside(block, window, canvas.tokens.device),
+        None if done is None else done(canvas.tokens),
+        None if taken is None or not reuse else taken.changed,
+        None if taken is None else taken.broken,
+        canvas.mask_id,
+        eos_ids,
+    )
+    alive, changed, failed = read(counts)
+    if taken is not None and failed:
+        raise ValueError(_broken_logits(taken.broken, step))
+    return View(masked, active, running, fresh, alive > 0, alive == len(running), changed)
+
+
+def _count_left(
+    tokens: Tensor,
+    generated: Tensor,
+    inside: Tensor | None,
+    over: Tensor | None,
+    changed: Tensor | None,
+    broken: Tensor | None,
+    mask_id: int,
+    eos_ids: tuple[int, ...],
+) -> tuple[Tensor, ...]:
+    """`masked`, `active`, `running` and `fresh` of a View, and how many rows run, are fresh, are broken, [3].
+
+    `tokens` [B, W] are the window's, `generated` [B, L] those of the generation; `inside` [W] says which of
+    the window belong to the block, `over` [B] which rows need no more.
+    """
+    masked = tokens == mask_id
     if eos_ids:
-        masked = masked & ~canvas.finished(eos_ids)[:, None]
-    if done is not None:
-        masked = masked & ~done(canvas.tokens)[:, None]
-    active = masked if window == block.columns else masked & _inside(block, window, masked.device)
+        masked = masked & ~ended(generated, mask_id, eos_ids).any(-1, keepdim=True)
+    if over is not None:
+        masked = masked & ~over[:, None]
+    active = masked if inside is None else masked & inside
     running = active.any(-1)
-    fresh = running if taken is None or not reuse else running & taken.changed
-    broken = torch.zeros_like(running) if taken is None else taken.broken
-    alive, idle, forward, failed = read(running, ~running, fresh, broken)
-    if failed:
-        raise ValueError(_broken_logits(broken, step))
-    return View(masked, active, running, fresh, alive, not idle, forward)
+    fresh = running if changed is None else running & changed
+    failed = torch.zeros_like(running) if broken is None else broken
+    return masked, active, running, fresh, count(running, fresh, failed)
 
 
 def _inside(block: Block, window: slice, device: torch.device) -> Tensor:
@@ -142,9 +185,14 @@ def _inside(block: Block, window: slice, device: torch.device) -> Tensor:
     return inside
 
 
-def read(*flags: Tensor) -> list[bool]:
-    """For each of some flags [B], whether any is set, from the device in one read."""
-    values: list[bool] = torch.stack(flags).any(-1).tolist()
+def count(*flags: Tensor) -> Tensor:
+    """For each of some flags [B], how many are set."""
+    return torch.stack(flags).sum(-1)
+
+
+def read(counts: Tensor) -> list[int]:
+    """Counts from the device, which the host must wait for."""
+    values: list[int] = counts.tolist()
     return values
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -28,7 +28,7 @@ class Guided:
 
     @property
     def info(self) -> ModelInfo:
-        return self.model.info
+        return replace(self.model.info, separable=False)  # `given` names the rows
 
     def __call__(self, tokens: Tensor, attend: Tensor | None, window: slice, cache: Cache | None) -> Tensor:
         blind = tokens.masked_fill(self.given, self.info.mask_id)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import partial
 from typing import get_args
 
 import torch
@@ -12,17 +12,20 @@ from torch import Tensor
 
 from unmask.canvas import Canvas
 from unmask.checks import one_of, token_ids, whole
-from unmask.course import Clock, Course, Taken, Turn, View, clock, course, read
+from unmask.course import Clock, Course, Taken, Turn, View, clock, count, course, read
 from unmask.draw import NoiseSource, RowNoise, Selection
+from unmask.fuse import fused
 from unmask.memory import Memory, predict
 from unmask.schedule import Plan
 from unmask.types import (
     Cache,
     Decision,
+    HeadedLM,
     MaskedLM,
     ModelInfo,
     Needs,
     Observation,
+    Origin,
     Prediction,
     Sampler,
     ScheduleName,
@@ -63,6 +66,8 @@ class Options:
         needs: Needs,
         plan: Plan,
         done: Callable[[Tensor], Tensor] | None = None,
+        *,
+        compiled: bool = False,
     ) -> Course:
         """The way of a canvas through its plan under these options."""
         return course(
@@ -73,10 +78,14 @@ class Options:
             reuse=self.reuse and info.deterministic,
             fill_leftovers=self.fill_leftovers,
             done=done,
+            compiled=compiled,
         )
 
 
 DEFAULTS = Options()
+LARGE_VOCABULARY = 1 << 14
+MOST_LOGITS = 1 << 28  # at once, of a large vocabulary
+MOST_SIZES = 8  # of a batch that loses rows: every size is a shape that a GPU must be prepared for
 
 
 def denoise(
@@ -96,7 +105,8 @@ def denoise(
     """
     check(model.info, canvas, plan, options)
     run = _Run(model, sampler, plan, options, cache, noise or RowNoise([0] * len(canvas.tokens)))
-    turns = options.course(model.info, canvas, sampler.needs, plan, done)
+    compiled = model.info.compiled
+    turns = options.course(model.info, canvas, sampler.needs, plan, done, compiled=compiled)
     turn = next(turns, None)
     while turn is not None:
         step, taken = run.take(turn)
@@ -126,7 +136,7 @@ class _Run:
     noise: NoiseSource
     block: int = -1  # the number of the last turn's
     now: Prediction | None = None
-    seen: Turn | None = None  # the turn that `now` was made for
+    seen: Turn | None = None  # the last turn that `now` was asked for
     memory: Memory = field(default_factory=Memory)
 
     def take(self, turn: Turn) -> tuple[Step, Taken]:
@@ -134,6 +144,7 @@ class _Run:
         view, now = turn.view, self.predict(turn)
         decision, written = fill(now, view) if turn.leftover else self.decide(now, turn)
         canvas = turn.canvas.commit(turn.window, decision.commit, written)
+        outcome = fused(settle, when=self.model.info.compiled)
         step = Step(
             turn.index,
             turn.number,
@@ -146,7 +157,7 @@ class _Run:
             view.forward,
             leftover=turn.leftover,
         )
-        return step, Taken(canvas, decision.commit.any(-1), broken(now, view.running))
+        return step, Taken(canvas, *outcome(decision.commit, now.lse, view.running))
 
     @property
     def compiled(self) -> bool:
@@ -169,29 +180,61 @@ class _Run:
         if self.now is not None and turn is self.seen:
             return self.now
         self.enter(turn)
+        rows = self.rows(turn)
         self.seen = turn
-        if turn.view.forward or self.now is None:
+        if self.now is not None and rows is not None:
+            part = self.forward(turn.canvas.take(rows), turn.window)
+            self.now = self.now.put(rows, part, overwrite=not self.memory.holds(self.now.logits))
+        elif turn.view.forward or self.now is None:
             self.now = None  # the last logits go before the next ones come
             self.now = self.forward(turn.canvas, turn.window)
         return self.now
 
+    def rows(self, turn: Turn) -> Tensor | None:
+        """The rows [n] that a forward is worth running for, where they are fewer than all; None: all."""
+        view, everyone = turn.view, len(turn.canvas.tokens)
+        known = self.seen is not None and self.seen.window == turn.window
+        if not (known and view.forward and self.cache is None and self.model.info.separable):
+            return None
+        unit = -(-everyone // MOST_SIZES)
+        size = -(-view.changed // unit) * unit
+        if size >= everyone:
+            return None
+        # sorted, not sought: the host need not wait to learn which they are
+        return torch.argsort(view.fresh.int(), descending=True, stable=True)[:size]
+
     def forward(self, canvas: Canvas, window: slice) -> Prediction:
         """One forward pass, without the tokens that may not be written."""
-        with torch.no_grad():
-            logits = self.model(canvas.tokens, canvas.attend, window, self.cache)
-        info = self.model.info
-        return predict(
-            logits,
+        info, given = self.model.info, (canvas.tokens, canvas.attend, window, self.cache)
+        say = partial(
+            predict,
             top_k=self.sampler.needs.top_k,
             banned=self.options.banned(info),
             early=self.options.early(canvas, window),
             eos_ids=info.eos_ids,
         )
+        with torch.no_grad():
+            headed = self.headed()
+            if headed is None:
+                return say(self.model(*given))
+            model, weight = headed
+            states = model.look(*given)
+            rows = max(1, MOST_LOGITS // (info.vocab_size * states.shape[1]))
+            parts = [say(model.logits(part)).without_logits() for part in torch.split(states, rows)]
+        return replace(Prediction.join(parts), origin=Origin(states, weight))
+
+    def headed(self) -> tuple[HeadedLM, Tensor] | None:
+        """The model and its head, if logits need not be kept nor be there all at once: the sampler asks for
+        few of them, all would be many, and the model can make the few again."""
+        model, few = self.model, self.sampler.needs.recall and self.options.selection.greedy
+        if not few or model.info.vocab_size < LARGE_VOCABULARY or not isinstance(model, HeadedLM):
+            return None
+        return None if model.head_weight is None else (model, model.head_weight)
 
     def decide(self, now: Prediction, turn: Turn) -> tuple[Decision, Tensor]:
         """What the sampler decides, and what it writes."""
         info, view = self.model.info, turn.view
-        decision, written = (_decide_in_few_kernels() if self.compiled else decide)(
+        decision, written = fused(decide, when=self.compiled)(
             self.sampler,
             now,
             self.memory,
@@ -242,20 +285,14 @@ def decide(
     return replace(decision, commit=decision.commit & view.masked & view.running[:, None]), written
 
 
-@cache
-def _decide_in_few_kernels() -> Callable[..., tuple[Decision, Tensor]]:
-    """`decide`, compiled once per shape: its many small operations become a few kernels."""
-    return torch.compile(decide, dynamic=False)
-
-
 def fill(now: Prediction, view: View) -> tuple[Decision, Tensor]:
     """Everything active, with the argmax of the canvas as it is."""
     return Decision(view.active, torch.zeros_like(view.active), torch.zeros_like(view.running)), now.top1
 
 
-def broken(now: Prediction, running: Tensor) -> Tensor:
-    """Running rows with a NaN or +inf logit, or nothing but -inf, [B] bool."""
-    return running & ~now.lse.isfinite().all(-1)
+def settle(commit: Tensor, lse: Tensor, running: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows that committed anything; running rows with a NaN or +inf logit, or nothing but -inf; [B] each."""
+    return commit.any(-1), running & ~lse.isfinite().all(-1)
 
 
 def check(info: ModelInfo, canvas: Canvas, plan: Plan, options: Options) -> None:
@@ -277,7 +314,7 @@ def check(info: ModelInfo, canvas: Canvas, plan: Plan, options: Options) -> None
         raise ValueError("banned_ids rules out every token; leave at least one")
     behind = canvas.masked(slice(generation.stop, length))
     foreign = (canvas.tokens < 0) | (canvas.tokens >= info.vocab_size)
-    unplanned, unknown = read(behind.any(-1), foreign.any(-1))
+    unplanned, unknown = read(count(behind.any(-1), foreign.any(-1)))
     if generation.start < canvas.start or generation.stop > length or unplanned:
         raise ValueError(
             f"the plan covers columns {generation.start} to {generation.stop}, but the canvas generates "

@@ -24,7 +24,7 @@ class Memory:
         self, now: Prediction, carry: Tensor | None, needs: Needs, running: Tensor | None = None
     ) -> Memory:
         """The memory after one more step; `running` [B] names the rows that took it, None: all."""
-        kept = now if needs.logits else now.without_logits()
+        kept = now if needs.logits or needs.recall else now.without_logits()
         past = (kept, *self.past)[: needs.lookback]
         # a row that idles now may run in a later block, which only a history that spans blocks will see
         if running is not None and needs.span:
@@ -33,6 +33,10 @@ class Memory:
             carry = _merge(running, carry, self.carry)
         took = torch.ones_like(now.top1[:, 0]) if running is None else running.long()
         return Memory(past, took if self.seen is None else self.seen + took, carry)
+
+    def holds(self, logits: Tensor | None) -> bool:
+        """Whether these very logits must stay as they are."""
+        return any(before.logits is logits for before in self.past)
 
     def take(self, rows: Tensor) -> Memory:
         """The memory of the rows with these numbers [n], in this order."""

@@ -68,15 +68,14 @@ def kl_step(obs: Observation) -> Tensor:
 def jsd(p: Prediction, q: Prediction, *, exact: bool = True) -> Tensor:
     """Jensen-Shannon divergence on the union of both top-K sets and a residual bin, in [0, ln 2].
 
-    exact: both sides keep their true mass on the union, which needs the logits of both. Otherwise each side
+    exact: both sides keep their true mass on the union, which needs logits of both. Otherwise each side
     knows only its own top-K and counts 0 for the other's candidates, as the released code does.
     """
     same = p.top_ids[..., :, None] == q.top_ids[..., None, :]  # [B, W, K, K]
     only_q = ~same.any(-2)  # candidates of q that p's top-K lacks
     p_top, q_top = p.top_probs, q.top_probs
     if exact:
-        q_at_p = (q.full_logits.gather(-1, p.top_ids) - q.lse[..., None]).exp()
-        p_at_q = (p.full_logits.gather(-1, q.top_ids) - p.lse[..., None]).exp()
+        q_at_p, p_at_q = _mass_at(q, p, same), _mass_at(p, q, same.mT)
     else:
         q_at_p = (same * q_top[..., None, :]).sum(-1)
         p_at_q = torch.zeros_like(q_top)
@@ -84,6 +83,17 @@ def jsd(p: Prediction, q: Prediction, *, exact: bool = True) -> Tensor:
     q_mass = _with_residual(torch.cat([q_at_p, q_top * only_q], dim=-1))
     gain = _entr((p_mass + q_mass) / 2) - (_entr(p_mass) + _entr(q_mass)) / 2
     return gain.sum(-1).clamp(0, LN2)
+
+
+def _mass_at(q: Prediction, p: Prediction, same: Tensor) -> Tensor:
+    """Mass that q gave to p's candidates, [B, W, K]; `same` [B, W, K, K] says which of them are q's own."""
+    if q.origin is None:
+        return (q.full_logits.gather(-1, p.top_ids) - q.lse[..., None]).exp()
+    own = torch.where(same, q.top_logits[..., None, :], -torch.inf).amax(-1)
+    said = torch.where(same.any(-1), own, q.origin.at(p.top_ids))
+    # a finite head rules nothing out, so what p rules out was banned, and was so for q
+    said = said.masked_fill(p.top_logits == -torch.inf, -torch.inf)
+    return (said - q.lse[..., None]).exp()
 
 
 def kl(p: Prediction, q: Prediction) -> Tensor:

@@ -5,14 +5,26 @@ Shape letters, used everywhere: B rows, N canvas columns, W window columns, K ke
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
 ScheduleName = Literal["linear", "dream"]
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What logits were made of: far smaller than they are, and enough to say a few of them again."""
+
+    states: Tensor  # [B, W, D]
+    weight: Tensor  # [V, D], the head
+
+    def at(self, ids: Tensor) -> Tensor:
+        """Logits of the given tokens [B, W, K], in float32."""
+        return (self.weight[ids] @ self.states[..., None])[..., 0].float()
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +35,7 @@ class Prediction:
     top_logits: Tensor  # [B, W, K] float32
     lse: Tensor  # [B, W] float32, log-sum-exp over the vocabulary
     logits: Tensor | None = None  # [B, W, V] float32, or as the model gave them where a kernel read them
+    origin: Origin | None = None  # in place of the logits
 
     @property
     def top1(self) -> Tensor:
@@ -46,33 +59,61 @@ class Prediction:
         return replace(self, top_ids=self.top_ids[..., :k], top_logits=self.top_logits[..., :k])
 
     def without_logits(self) -> Prediction:
-        return replace(self, logits=None)
+        return replace(self, logits=None, origin=None)
 
     def where(self, rows: Tensor, other: Prediction) -> Prediction:
         """This prediction on the rows [B] that are true, `other` on the rest."""
+
+        def choose(ours: Tensor, theirs: Tensor) -> Tensor:
+            return torch.where(rows.view(-1, *[1] * (ours.ndim - 1)), ours, theirs)
+
+        return self._with(other, choose)
+
+    def put(self, rows: Tensor, part: Prediction, *, overwrite: bool = False) -> Prediction:
+        """This prediction with `part` on the rows of these numbers [n]; `overwrite`: in these very logits."""
+
+        def write(ours: Tensor, theirs: Tensor) -> Tensor:
+            if overwrite and ours is self.logits:
+                return ours.index_copy_(0, rows, theirs)
+            return ours.index_copy(0, rows, theirs)
+
+        return self._with(part, write)
+
+    def _with(self, other: Prediction, join: Callable[[Tensor, Tensor], Tensor]) -> Prediction:
+        """Both predictions joined tensor by tensor; what one of them lacks is left out."""
+        logits = origin = None
+        if self.logits is not None and other.logits is not None:
+            logits = join(self.logits, other.logits)
+        if self.origin is not None and other.origin is not None:
+            origin = replace(self.origin, states=join(self.origin.states, other.origin.states))
         return Prediction(
-            torch.where(rows[:, None, None], self.top_ids, other.top_ids),
-            torch.where(rows[:, None, None], self.top_logits, other.top_logits),
-            torch.where(rows[:, None], self.lse, other.lse),
-            None
-            if self.logits is None or other.logits is None
-            else torch.where(rows[:, None, None], self.logits, other.logits),
+            join(self.top_ids, other.top_ids),
+            join(self.top_logits, other.top_logits),
+            join(self.lse, other.lse),
+            logits,
+            origin,
         )
 
     def take(self, rows: Tensor) -> Prediction:
         """The prediction of the rows with these numbers [n], in this order."""
         logits = None if self.logits is None else self.logits[rows]
-        return Prediction(self.top_ids[rows], self.top_logits[rows], self.lse[rows], logits)
+        origin = None if self.origin is None else replace(self.origin, states=self.origin.states[rows])
+        return Prediction(self.top_ids[rows], self.top_logits[rows], self.lse[rows], logits, origin)
 
     @staticmethod
     def join(parts: Sequence[Prediction]) -> Prediction:
         """The rows of several predictions of the same width, one after another."""
         kept = [part.logits for part in parts if part.logits is not None]
+        origins = [part.origin for part in parts if part.origin is not None]
+        origin = None
+        if len(origins) == len(parts):
+            origin = replace(origins[0], states=torch.cat([each.states for each in origins]))
         return Prediction(
             torch.cat([part.top_ids for part in parts]),
             torch.cat([part.top_logits for part in parts]),
             torch.cat([part.lse for part in parts]),
             torch.cat(kept) if len(kept) == len(parts) else None,
+            origin,
         )
 
 
@@ -80,7 +121,7 @@ class Prediction:
 class Observation:
     """All that a sampler may look at in one step."""
 
-    now: Prediction  # always with its full logits
+    now: Prediction  # with its full logits, or their origin where the sampler needs to recall a few alone
     past: tuple[Prediction, ...]  # newest first, at most needs.lookback
     seen: Tensor  # [B] how many of `past` belong to this row's history
     drawn: Tensor  # [B, W] token that each position would commit to now
@@ -114,7 +155,8 @@ class Needs:
 
     top_k: int = 2  # candidates kept per position
     lookback: int = 0  # earlier predictions kept
-    logits: bool = False  # keep full logits in them (exact JSD, KL)
+    logits: bool = False  # keep full logits in them (KL)
+    recall: bool = False  # be able to say logits of a few tokens, now and in them, and no others (exact JSD)
     span: bool = False  # window = whole generation, history kept across blocks (KLASS, Prophet)
     noise: bool = False  # a fresh uniform number per position and step
 
@@ -142,6 +184,7 @@ class ModelInfo:
     schedule: ScheduleName = "linear"  # the family's own fixed schedule
     deterministic: bool = True  # same tokens, same logits: an unchanged canvas needs no new forward
     compiled: bool = False  # unmask.compile was asked for: decisions may be compiled too
+    separable: bool = True  # a row's logits depend on that row alone: rows may be run without the others
 
 
 class Cache(Protocol):
@@ -165,6 +208,24 @@ class MaskedLM(Protocol):
 
         The tensor is handed over: the loop writes into it and keeps it.
         """
+        ...
+
+
+@runtime_checkable
+class HeadedLM(Protocol):
+    """A masked language model whose logits are the product of hidden states and a head."""
+
+    @property
+    def head_weight(self) -> Tensor | None:
+        """[V, D]; None: the head is no plain matrix."""
+        ...
+
+    def look(self, tokens: Tensor, attend: Tensor | None, window: slice, cache: Cache | None) -> Tensor:
+        """The hidden states that predict the window's columns, [B, W, D]."""
+        ...
+
+    def logits(self, states: Tensor) -> Tensor:
+        """[B, W, D] -> [B, W, V]."""
         ...
 
 

@@ -8,8 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from unmask.bench.gpu import CACHES, Report, measure, table, wrong
+from unmask.bench.gpu import CACHES, COMPARED, measure
+from unmask.bench.gpu_table import table, wrong
 from unmask.bench.parts import KINDS, WAITING, kind_of
+from unmask.bench.released import RULES
+from unmask.bench.report import Report
 from unmask.bench.run_gpu import run_gpu
 
 CPU = torch.device("cpu")
@@ -40,6 +43,10 @@ def test_the_small_run_measures_everything_and_finds_nothing_wrong(content):
                 assert found[f"forward_b{batch}"] > 0
                 assert found[f"block_b{batch}"] > 0
                 assert all(found[f"step_b{batch}_{cache}"]["ms"] > 0 for cache in CACHES)
+            assert list(found["samplers"]) == list(COMPARED)
+        timed = [*family["references"].values(), *family["eager"]["samplers"].values()]
+        assert len(timed) == len(RULES) + len(COMPARED)
+        assert all(row["forward_ms"] > 0 and row["step_ms"] > 0 for row in timed)
 
 
 def test_the_file_holds_the_command_the_machine_and_the_numbers(content, out):
@@ -64,6 +71,9 @@ def test_the_tables_have_a_column_per_way_and_a_row_per_measurement(content, sai
     header = next(line for line in shown.splitlines() if line.startswith("| | "))
     assert header == "| | LLaDA-8B eager | LLaDA-8B recorded | Dream-7B eager | Dream-7B recorded |"
     assert " - |" not in shown
+    assert "| B = 2: GB above the weights per row, no cache: in tensors (taken by torch) |" in shown
+    for name in ("`less`, recorded", "less as released, in plain torch"):
+        assert f"| Dream-7B: {name} |" in shown
 
 
 def test_changed_tokens_and_a_wrong_summary_are_named(content):
@@ -111,7 +121,7 @@ def test_wrong_use_is_refused(options, words):
         ("sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64", "matrix products"),
         ("aten::addmm", "matrix products"),
         ("void pytorch_flash::flash_fwd_kernel<Flash_fwd_kernel_traits>", "attention"),
-        ("_summarize_part", "summary of the logits"),
+        ("_choose", "summary of the logits"),
         ("triton_poi_fused_add_mul_3", "compiled layers and decisions"),
         ("Memcpy DtoH (Device -> Pageable)", "copies"),
         ("void at::native::elementwise_kernel<128, 4>", "other small kernels"),

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.processes import descendants
 from unmask.evals.records import Timing, read_lines
 
 pytest.importorskip("ray")
@@ -35,27 +36,7 @@ def finish(process: subprocess.Popen[str]) -> None:
 
 def replicas(driver: int) -> list[int]:
     """The busy workers of a local cluster, found by their title among the driver's descendants."""
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            title = (folder / "cmdline").read_bytes()
-        except OSError:
-            continue
-        if title.startswith(b"ray::MapWorker") and driver in ancestors(int(folder.name)):
-            found.append(int(folder.name))
-    return sorted(found)
-
-
-def ancestors(process: int) -> list[int]:
-    found = []
-    while process > 1:
-        try:
-            status = Path(f"/proc/{process}/stat").read_text()
-        except OSError:
-            break
-        process = int(status.rpartition(")")[2].split()[1])
-        found.append(process)
-    return found
+    return sorted(descendants(driver, b"ray::MapWorker"))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")

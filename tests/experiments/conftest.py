@@ -30,7 +30,7 @@ def make_lab(checkpoint: Path, tmp_path: Path) -> Callable[..., Lab]:
             "models": (str(checkpoint),),
             "out": tmp_path / "out",
             "tasks": ("mini-gsm8k", "mini-humaneval"),
-            "limit": 2,  # of math and of code
+            "limit": 4,  # two of each task
             "device": "cpu",
             "batch_size": 2,
             **changes,

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 
 import pytest
 from safetensors.torch import load_file, save_file
@@ -9,6 +10,7 @@ from unmask import LESS
 from unmask.evals import get_task
 from unmask.evals.run import Progress, evaluate_samples
 from unmask.experiments.audit import audit
+from unmask.experiments.lab import Lab, Settings
 from unmask.experiments.methods import base
 from unmask.experiments.store import ENDING, Store, pack, unpack
 from unmask.generate import generate
@@ -48,7 +50,7 @@ def test_what_is_packed_is_what_the_evaluation_wrote(make_lab, tmp_path):
 
 
 def test_a_run_that_was_stopped_goes_on_where_it_stopped(make_lab):
-    lab = make_lab(limit=4, batch_size=1)
+    lab = make_lab(limit=8, batch_size=1)
 
     def stop(progress: Progress) -> None:
         if progress.done == 2:
@@ -57,11 +59,58 @@ def test_a_run_that_was_stopped_goes_on_where_it_stopped(make_lab):
     with pytest.raises(KeyboardInterrupt):
         lab.result(run_of(lab), stop)
     resumed = []
-    again = make_lab(limit=4, batch_size=1)
+    again = make_lab(limit=8, batch_size=1)
     outcome = again.result(run_of(again), lambda progress: resumed.append(progress.resumed))
     assert resumed[0] == 2
-    undisturbed = make_lab(limit=4, batch_size=1, out=lab.settings.out / "other")
+    undisturbed = make_lab(limit=8, batch_size=1, out=lab.settings.out / "other")
     assert outcome.records == undisturbed.result(run_of(undisturbed)).records
+
+
+class Overlapping(Lab):
+    """A lab that scores and keeps runs beside the decoding, as on a GPU."""
+
+    def _workers(self, model: str) -> int:
+        return 3
+
+
+def test_runs_that_overlap_are_the_runs_one_by_one(make_lab, tmp_path):
+    lab = make_lab()
+    runs = [
+        run_of(lab, sampler, task, length=16)
+        for sampler in (LESS(), base("llada"))
+        for task in lab.tasks(lab.models[0])
+    ]
+    seen = []
+    beside = Overlapping(replace(lab.settings, out=tmp_path / "beside"))
+    found = beside.results(runs, lambda done, total, run, state: seen.append((run, state.done)))
+    assert list(found) == runs
+    assert [one.records for one in found.values()] == [one.records for one in lab.results(runs).values()]
+    assert {(run, 2) for run in runs} <= set(seen)
+
+
+def test_overlapping_runs_that_are_stopped_go_on_where_they_stopped(make_lab, tmp_path):
+    lab = make_lab(limit=6, batch_size=1)
+    runs = [run_of(lab, LESS(max_jsd=0.01 * place), length=16) for place in range(4)]
+
+    def stop(done, total, run, state) -> None:
+        if run == runs[0] and state.done == 1:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        Overlapping(lab.settings).results(runs, stop)
+    assert not all(lab._kept(run) for run in runs)
+    undisturbed = make_lab(limit=6, batch_size=1, out=tmp_path / "other")
+    gone_on = lab.results(runs)
+    assert [one.records for one in gone_on.values()] == [
+        one.records for one in undisturbed.results(runs).values()
+    ]
+
+
+def test_a_small_model_is_loaded_once_however_often_it_is_asked_for(tmp_path):
+    lab = Lab(Settings(models=("mini-llada", "mini-dream"), out=tmp_path, device="cpu"))
+    first = lab.model("mini-llada")
+    lab.model("mini-dream")
+    assert lab.model("mini-llada") is first
 
 
 def test_a_missing_run_is_named_when_only_records_may_be_used(make_lab):
@@ -98,9 +147,10 @@ def test_other_settings_are_another_run(make_lab):
     assert run_of(lab).name(2, 1) != run_of(lab).name(3, 1)
 
 
-def test_the_limit_is_shared_by_the_tasks_of_a_category(make_lab):
-    lab = make_lab(tasks=("mini-mmlu", "mini-hellaswag", "mini-winogrande", "mini-math"), limit=5)
-    assert [len(lab.samples(task)) for task in lab.settings.tasks] == [2, 2, 1, 5]
+@pytest.mark.parametrize(("limit", "sizes"), [(9, [3, 2, 2, 2]), (8, [2, 2, 2, 2]), (2, [1, 1, 1, 1])])
+def test_the_limit_is_shared_by_the_tasks(make_lab, limit, sizes):
+    lab = make_lab(tasks=("mini-mmlu", "mini-hellaswag", "mini-winogrande", "mini-math"), limit=limit)
+    assert [len(lab.samples(task)) for task in lab.settings.tasks] == sizes
 
 
 def test_a_damaged_file_is_named(tmp_path):
@@ -114,7 +164,7 @@ def test_a_damaged_file_is_named(tmp_path):
 
 @pytest.mark.parametrize("family", ["llada", "dream"])
 def test_base_writes_the_same_texts_whether_or_not_it_stops_at_the_end(make_lab, family):
-    lab = make_lab(limit=4)
+    lab = make_lab(limit=8)
     run = run_of(lab, base(family), length=40)
     full = run_of(lab, base(family), length=40, stop_at_eos=False)
     prompts = [sample.prompt for sample in lab.samples(run.task)]

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -77,6 +79,15 @@ def test_intervals_hold_their_value_and_stay_within_bounds(rights, data):
     assert (back.value, back.low, back.high) == pytest.approx((-gap.value, -gap.high, -gap.low))
 
 
+@given(RIGHTS, RIGHTS)
+def test_the_interval_of_a_mean_over_tasks_holds_it_and_is_narrower_than_that_of_one_task(one, other):
+    alone = [stats.accuracy({"mini-math": outcome(rights)}) for rights in (one, other)]
+    both = stats.accuracy({"mini-math": outcome(one), "mini-mbpp": outcome(other)})
+    assert 0 <= both.low <= both.value + 1e-9
+    assert both.value - 1e-9 <= both.high <= 100 + 1e-9
+    assert both.high - both.low <= max(part.high - part.low for part in alone) + 1e-9
+
+
 def test_equal_verdicts_on_few_samples_prove_nothing():
     same = {"mini-math": outcome([True, False, True])}
     assert stats.difference(same, same).low < -10
@@ -103,9 +114,25 @@ def test_a_ratio_of_means_is_not_a_mean_of_ratios():
     assert stats.ratio([10.0, 10.0], [1.0, 9.0]).value == pytest.approx(2.0)
 
 
+def test_a_share_pairs_samples_so_that_equal_runs_have_no_doubt():
+    many = outcome([True] * 20, steps=7)
+    slow = replace(many, records=tuple(replace(r, steps=5 + n) for n, r in enumerate(many.records)))
+    twice = replace(slow, records=tuple(replace(r, steps=2 * r.steps) for r in slow.records[::-1]))
+    same = stats.share({"mini-math": slow}, {"mini-math": twice}, "steps")
+    assert (same.value, same.low, same.high) == pytest.approx((200, 200, 200))
+    assert stats.saved({"mini-math": twice}, {"mini-math": slow}, "steps").value == pytest.approx(50)
+    wide = stats.share({"mini-math": many}, {"mini-math": slow}, "steps")
+    assert wide.low < 100 * 14.5 / 7 < wide.high
+
+
+def test_a_share_of_few_samples_has_no_interval():
+    few = {"mini-math": outcome([True] * 3)}
+    assert stats.share(few, few, "forwards").shown() == "100.0 [?]"
+
+
 @pytest.mark.parametrize(
     ("low", "high", "expected"),
-    [(0.1, 1, "yes"), (-1, -0.1, "no"), (-1, 1, "undecided"), (0, 0, "undecided")],
+    [(0.1, 1, "holds"), (-1, -0.1, "does not hold"), (-1, 1, "undecided"), (0, 0, "undecided")],
 )
 def test_a_finding_needs_its_whole_interval_on_one_side(low, high, expected):
     estimate = stats.Estimate((low + high) / 2, low, high)
@@ -162,7 +189,7 @@ def test_calibration_without_a_sure_setting_takes_the_one_that_misses_least():
     found = rows(Base=(900, 128), worse=(700, 5), bad=(800, 9))
     assert calibrated(found, Target(max_loss=1.0, max_steps=None)) == "bad"
     finding = Target(1.0, None).finding("it", found["Base"], found["bad"])
-    assert finding.verdict == "no"
+    assert finding.verdict == "does not hold"
 
 
 def test_a_table_escapes_what_markdown_would_read():

@@ -27,7 +27,7 @@ def written(lab, names, folder):
         outcomes.update(made)
         reports[experiment] = experiment.build(lab, made)
         write(reports[experiment], name, folder)
-    write_page(folder / "results.md", lab, reports, list(outcomes.values()))
+    write_page(folder / "results.md", lab, reports, list(outcomes.values()), drawn=folder)
     return {file.relative_to(folder): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
 
 
@@ -65,8 +65,26 @@ def test_the_command_prints_a_table_and_keeps_its_files(checkpoint, tmp_path):
     done = CliRunner().invoke(app, [*arguments, "--device", "cpu", "--out", str(tmp_path)])
     assert done.exit_code == 0, done.output
     assert "LESS without confidence is worse than full LESS: " in " ".join(done.output.split())
+    assert "…" not in done.output  # a table that is too wide goes on below
     names = {file.name for file in (tmp_path / "reports").iterdir()}
     assert names == {"drop-one-llada.md", "drop-one-llada.csv", "drop-one.png"}
+
+
+def test_what_lacks_records_is_named_and_the_rest_is_built(checkpoint, tmp_path):
+    settings = ["-m", str(checkpoint), "--tasks", "mini-gsm8k", "--limit", "1", "--device", "cpu"]
+    settings += ["--out", str(tmp_path)]
+    made = CliRunner().invoke(app, ["reproduce", "drop-one", *settings])
+    assert made.exit_code == 0, made.output
+    built = CliRunner().invoke(app, ["reproduce", "all", *settings, "--records-only"])
+    assert built.exit_code == 0, built.output
+    assert "headline is not complete: " in built.output
+    assert "drop-one is not complete" not in built.output
+    page = (tmp_path / "results.md").read_text()
+    assert "`unmask reproduce drop-one`" in page
+    assert "records are missing: headline, single-signal, policy, cache," in page
+    nothing = CliRunner().invoke(app, ["reproduce", "headline", *settings, "--records-only"])
+    assert nothing.exit_code != 0
+    assert "headline is not complete" in " ".join(nothing.output.split())
 
 
 def test_a_preset_file_is_a_sampler_for_the_command_line(tmp_path):

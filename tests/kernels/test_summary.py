@@ -15,12 +15,12 @@ if DEVICE == "cpu":
     os.environ["TRITON_INTERPRET"] = "1"  # read when triton is imported
 pytest.importorskip("triton")
 
-from unmask.kernels.summary import BITS, summarize  # noqa: E402
+from unmask.kernels.summary import CHUNK, summarize  # noqa: E402
 from unmask.summary import top_k_ids  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy's, on log(0) and inf - inf
-PART = 1 << BITS
-SIZES = [1, 2, 7, 128, PART - 1, PART, PART + 1, 2 * PART, 2 * PART + 77]
+PART = 2 * CHUNK
+SIZES = [1, 2, 7, 128, CHUNK - 1, CHUNK, CHUNK + 1, PART, 4 * PART + 1, 9 * CHUNK + 77]
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -68,6 +71,15 @@ class Running:
 
     url: str
     engine: Engine
+    loop: asyncio.AbstractEventLoop
+
+    def holds(self) -> dict[str, int]:
+        """What a request may leave behind: rows, tasks of the server, open files of the process."""
+        return {
+            "rows": self.engine.running + self.engine.waiting,
+            "tasks": len(asyncio.all_tasks(self.loop)),
+            "files": len(os.listdir("/proc/self/fd")) if sys.platform == "linux" else 0,
+        }
 
     def client(self, **settings: Any) -> openai.OpenAI:
         given = {"api_key": "none", "max_retries": 0, "timeout": 20, **settings}
@@ -91,8 +103,9 @@ def listening(model: Any, *, limits: Limits | None = None, **settings: Any) -> I
     thread.start()
     try:
         wait_until(lambda: server.started)
-        port = server.servers[0].sockets[0].getsockname()[1]
-        yield Running(f"http://127.0.0.1:{port}", engine)
+        [listener] = server.servers
+        port = listener.sockets[0].getsockname()[1]
+        yield Running(f"http://127.0.0.1:{port}", engine, listener.get_loop())
     finally:
         server.should_exit = True
         thread.join(10)

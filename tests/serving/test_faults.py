@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import socket
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -21,14 +22,21 @@ LONG = {"prompt": "the", "max_tokens": 200, "stream": True}
 
 
 @pytest.fixture(autouse=True)
-def still_well(request: pytest.FixtureRequest) -> Any:
-    """Whatever a test does, the server answers afterwards and has nothing left to do."""
+def still_well(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Whatever a test does, the server answers afterwards and holds no more than before."""
+    named = [name for name in ("server", "slow_server") if name in request.fixturenames]
+    servers: list[Running] = [request.getfixturevalue(name) for name in named]
+    for running in servers:  # what is made once is made now
+        assert running.post(COMPLETE, {"prompt": "a", "max_tokens": 2}).status_code == 200
+    before = [running.holds() for running in servers]
     yield
-    for name in ("server", "slow_server"):
-        if name in request.fixturenames:
-            running: Running = request.getfixturevalue(name)
-            wait_until(lambda running=running: running.engine.running == running.engine.waiting == 0)
-            assert running.post(COMPLETE, {"prompt": "a", "max_tokens": 2}).status_code == 200
+    for running, held in zip(servers, before, strict=True):
+        assert running.post(COMPLETE, {"prompt": "a", "max_tokens": 2}).status_code == 200
+        wait_until(lambda running=running, held=held: no_more(running.holds(), held))
+
+
+def no_more(now: dict[str, int], before: dict[str, int]) -> bool:
+    return now["rows"] == 0 and all(now[name] <= before[name] for name in before)
 
 
 @pytest.mark.parametrize(
@@ -40,6 +48,7 @@ def still_well(request: pytest.FixtureRequest) -> Any:
         (b'{"prompt": "\xff"}', "the body is not valid UTF-8 (byte 12)"),
         (b'{"prompt": "a", "temperature": NaN}', "NaN is not a number that JSON knows"),
         (b'{"prompt": "a", "temperature": Infinity}', "Infinity is not a number that JSON knows"),
+        (b'{"prompt": "a", "sampler_fields": {"max_jsd": NaN}}', "NaN is not a number that JSON knows"),
         (b"[" * 100_000, "nested too deeply"),
         (b'{"prompt": ' + b"9" * 5000 + b"}", ""),
         (b'{"prompt": "\\ud800"}', ""),
@@ -81,6 +90,7 @@ def test_a_body_that_is_no_request_is_refused(server: Running, body: bytes, sent
             {"sampler": "threshold", "sampler_fields": {"min_confidence": 2}},
             "min_confidence must be in [0, 1]",
         ),
+        ({"sampler_fields": {"max_jsd": -1}}, "max_jsd"),
         ({"sampler_fields": {"max_jds": 2}}, "unknown field 'max_jds' of sampler LESS"),
         ({"sampler": "prophet", "sampler_fields": {"base": "less"}}, "base must be a Base sampler"),
         ({"n": 2}, "n is not supported, got 2; leave it out"),

@@ -8,7 +8,7 @@ from typing import Any
 import openai
 import pytest
 
-from tests.serving.conftest import CONFIG, Gated, Running, listening, wait_until
+from tests.serving.conftest import CONFIG, Gated, Running, Slow, listening, wait_until
 from unmask import LESS, GenerationConfig, Threshold, generate, infill, make_sampler
 from unmask.models.trunk import Trunk
 from unmask.serving import Limits
@@ -124,6 +124,14 @@ def test_text_streams_before_the_answer_is_whole(slow_server: Running) -> None:
     assert first.choices[0].text
     assert slow_server.engine.running == 1
     stream.close()
+
+
+def test_a_stream_whose_steps_bring_no_text_yet_shows_that_it_lives(model: Trunk) -> None:
+    body = {"prompt": "the", "max_tokens": 60, "stream": True, "sampler": "random", "block_length": "none"}
+    with listening(Slow(model), heartbeat=0.1) as server:
+        lines = server.post("/v1/completions", body).text.splitlines()
+    first = next(number for number, line in enumerate(lines) if line.startswith("data: "))
+    assert lines[:first].count(": waiting") >= 2
 
 
 def test_drafts_show_the_canvas_of_every_step(server: Running, model: Trunk) -> None:

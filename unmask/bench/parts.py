@@ -16,7 +16,7 @@ from unmask.bench.timing import Work, seconds
 KINDS = {
     "matrix products": r"gemm|nvjet|cutlass|xmma|cublas|splitk|aten::(mm|addmm|bmm)$",
     "attention": r"flash|fmha|attention|cudnn_.*sdpa",
-    "summary of the logits": r"_summarize_part|_join_parts|logsumexp|topk|gatherTopK|radix",
+    "summary of the logits": r"^_scan$|^_choose$|logsumexp|topk|gatherTopK|radix",
     "compiled layers and decisions": r"^triton_",
     "copies": r"memcpy|memset|copy|aten::(clone|cat)",
     "other small kernels": r"",

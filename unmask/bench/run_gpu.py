@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from unmask.bench.gpu import NAMES, SMALL, WAYS, Report, Sizes, measure, table, wrong
+from unmask.bench.gpu import NAMES, SMALL, WAYS, Sizes, measure
+from unmask.bench.gpu_table import table, wrong
 from unmask.bench.parts import draw_parts, parts_table
+from unmask.bench.reference import Reference
+from unmask.bench.released import RULES, released
+from unmask.bench.report import Report, some_of
 from unmask.models.load import pick_device
 
 
@@ -17,7 +21,8 @@ def run_gpu(
     *,
     families: Sequence[str] = tuple(NAMES),
     ways: Sequence[str] = tuple(WAYS),
-    device: str = "cuda",
+    references: Sequence[str] = (),
+    device: str | None = None,
     small: bool = False,
     minutes: float = 20.0,
     out: Path | None = None,
@@ -26,15 +31,16 @@ def run_gpu(
     """The results, which are also in `out`/gpu.json, with the figure beside it, and said as tables."""
     some_of("families", families, NAMES)
     some_of("ways", ways, WAYS)
-    place = pick_device("cpu" if small and device == "cuda" else device)
+    others = [*released(), *map(Reference.read, references)]
+    place = pick_device(device or ("cpu" if small else "cuda"))
     content: dict[str, Any] = {
-        "command": command(families, ways, place.type, small=small),
+        "command": command(families, ways, others[len(RULES) :], place.type, small=small),
         "batches": list((SMALL if small else Sizes()).batches),
         "families": {},
     }
     path = None if out is None else out / "gpu.json"
     report = Report(content, path, time.monotonic() + minutes * 60, say)
-    measure(report, families, ways, place, small=small)
+    measure(report, families, ways, place, small=small, references=others)
     for sentence in wrong(content):
         report.problem(sentence)
     say(f"\n{table(content)}")
@@ -48,18 +54,20 @@ def run_gpu(
         except ValueError as error:  # a missing library is no reason to lose the numbers
             report.problem(f"no figure: {error}")
     report.write()
-    return content | {"problems": report.problems}
+    return report.result()
 
 
-def some_of(name: str, given: Sequence[str], known: Collection[str]) -> None:
-    """Refuse none, and what is not known."""
-    unknown = [word for word in given if word not in known]
-    if unknown or not given:
-        raise ValueError(f"{name} must be some of {', '.join(known)}; got {', '.join(unknown) or 'none'}")
-
-
-def command(families: Sequence[str], ways: Sequence[str], device: str, *, small: bool) -> str:
+def command(
+    families: Sequence[str],
+    ways: Sequence[str],
+    references: Sequence[Reference],
+    device: str,
+    *,
+    small: bool,
+) -> str:
     """The command line that repeats the run, without this machine's folders."""
     words = ["unmask", "bench", "gpu", "--families", ",".join(families), "--ways", ",".join(ways)]
     words += ["--device", device]
+    for reference in references:
+        words += ["--reference", reference.name]
     return shlex.join([*words, *(["--small"] if small else [])])

@@ -1,4 +1,4 @@
-"""Clocks and what they ran on."""
+"""Clocks, memory, and what they ran on."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
 from itertools import pairwise
 from statistics import median
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 Work = Callable[[], object]
+Out = TypeVar("Out")
 
 
 def milliseconds(work: Work, *, runs: int, warmups: int, device: torch.device) -> float:
@@ -39,17 +40,40 @@ def milliseconds(work: Work, *, runs: int, warmups: int, device: torch.device) -
 
 def seconds(work: Work, device: torch.device) -> float:
     """Time of one run as the caller sees it, the device's own work included."""
+    return timed(work, device)[0]
+
+
+def timed(work: Callable[[], Out], device: torch.device) -> tuple[float, Out]:
+    """The same, and what the run gave."""
     synchronize(device)
     began = time.perf_counter()
-    work()
+    out = work()
     synchronize(device)
-    return time.perf_counter() - began
+    return time.perf_counter() - began, out
 
 
 def synchronize(device: torch.device) -> None:
     """Wait until the device has done all it was asked."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
+
+
+def watch_memory(device: torch.device) -> None:
+    """From here on, peaks of GPU memory count."""
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(device)
+
+
+def memory_peaks(device: torch.device, *, above: int) -> dict[str, int]:
+    """Peak bytes above so many since `watch_memory`: in tensors, and all that torch took for itself.
+
+    Recordings hold on to memory that no tensor uses in between; only the second number counts it.
+    """
+    if device.type != "cuda":
+        return {"peak_bytes": 0, "taken_bytes": 0}
+    peaks = torch.cuda.max_memory_allocated(device), torch.cuda.max_memory_reserved(device)
+    return dict(zip(("peak_bytes", "taken_bytes"), (peak - above for peak in peaks), strict=True))
 
 
 def machine(device: torch.device) -> dict[str, object]:

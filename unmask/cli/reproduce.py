@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from unmask.experiments.runs import Outcome, Run
 
 PAGE = "results.md"
-LIMIT = "Samples of each category (math, code, knowledge), shared by its tasks."
-WIDE = 7  # columns; a wider table is turned on a terminal
+LIMIT = "Samples in all, shared evenly by the tasks, at least one of each (`unmask eval`: per task)."
+PADDING = 2  # spaces beside a cell of a printed table
 
 Names = Annotated[
     list[str],
@@ -66,7 +66,7 @@ class ReproduceOptions:
     batch_size: Annotated[
         int | None,
         typer.Option(
-            "--batch-size", "-b", min=1, show_default="64 on a GPU, 1 on a CPU", help="Samples together."
+            "--batch-size", "-b", min=1, show_default="64 on a GPU, 4 on a CPU", help="Samples together."
         ),
     ] = None
     block_length: Annotated[
@@ -75,12 +75,10 @@ class ReproduceOptions:
     ] = "auto"
     threads: Annotated[
         int | None,
-        typer.Option(
-            "--threads", min=1, show_default="the cores that are idle", help="CPU threads of the model."
-        ),
+        typer.Option("--threads", min=1, show_default="torch's own", help="CPU threads of the model."),
     ] = None
     records_only: Annotated[
-        bool, typer.Option("--records-only", help="Use what is kept; load no model and decode nothing.")
+        bool, typer.Option("--records-only", help="Build what the kept records allow; decode nothing.")
     ] = False
     max_loss: Annotated[float, typer.Option("--max-loss", help="calibrate: points below Base at most.")] = 1.0
     max_steps: Annotated[
@@ -112,32 +110,45 @@ class ReproduceOptions:
 def reproduce(names: Names, options: ReproduceOptions) -> None:
     """Make the paper's tables and figures; the same command again goes on where it was stopped."""
     from unmask.experiments import EXPERIMENTS, get_experiment
+    from unmask.experiments.lab import Missing
     from unmask.experiments.page import write_page
 
     wanted = list(dict.fromkeys(EXPERIMENTS if "all" in names else names))
     experiments = [get_experiment(name) for name in wanted]
     lab = options.lab()
     _set_threads(options.threads)
-    reports, outcomes = {}, {}
+    reports, outcomes, missing = {}, {}, dict[str, str]()
     for experiment in experiments:
-        reports[experiment], made = _made(lab, experiment)
+        try:
+            reports[experiment], made = _made(lab, experiment)
+        except Missing as error:
+            missing[experiment.name] = str(error)
+            continue
         outcomes.update(made)
         _tell(experiment, reports[experiment], options.out)
+    _report_missing(missing, any_built=bool(reports))
     if "all" in names:
         page = options.page or options.out / PAGE
         page.parent.mkdir(parents=True, exist_ok=True)
-        write_page(page, lab, reports, list(outcomes.values()))
+        drawn = options.out / "reports"
+        write_page(page, lab, reports, list(outcomes.values()), drawn=drawn, absent=list(missing))
         typer.secho(f"results page: {page}", dim=True, err=True)
 
 
 def _set_threads(threads: int | None) -> None:
-    """Take idle cores alone: threads that wait for each other on a busy machine take many times as long."""
-    import os
-
     import torch
 
-    idle = (os.cpu_count() or 1) - round(os.getloadavg()[0])
-    torch.set_num_threads(threads or max(1, idle))
+    if threads is not None:
+        torch.set_num_threads(threads)
+
+
+def _report_missing(missing: Mapping[str, str], *, any_built: bool) -> None:
+    """Say which experiments lack records; an error where there is nothing else."""
+    lines = [f"{name} is not complete: {reason}" for name, reason in missing.items()]
+    if lines and not any_built:
+        raise ValueError(lines[0])
+    for line in lines:
+        typer.secho(line, fg=typer.colors.YELLOW, err=True)
 
 
 def _made(lab: Lab, experiment: Experiment) -> tuple[Report, dict[Run, Outcome]]:
@@ -187,15 +198,13 @@ class _Lines:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._last: Run | None = None
+        self._begun: set[Run] = set()
 
     def __call__(self, done: int, total: int, run: Run, state: Progress | None) -> None:
-        if run != self._last:
-            self._last = run
-            typer.echo(
-                f"{self._name}: run {done + 1}/{total}, {run.model} {run.task} {type(run.sampler).__name__}",
-                err=True,
-            )
+        if run not in self._begun:
+            self._begun.add(run)
+            label = f"{run.model} {run.task} {type(run.sampler).__name__}"
+            typer.echo(f"{self._name}: {done} of {total} runs done, now {label}", err=True)
 
 
 def _tell(experiment: Experiment, report: Report, out: Path) -> None:
@@ -220,16 +229,29 @@ def _names(files: Sequence[Path]) -> str:
 
 
 def _print_table(console: Console, table: Table) -> None:
+    """Print a table; one that is wider than the terminal goes on below, with its first column again."""
     from rich import box
     from rich.table import Table as Drawn
     from rich.text import Text
 
-    header, rows = table.header, list(table.rows)
-    if len(header) > WIDE > len(rows):
-        header, *rows = zip(header, *rows, strict=True)
-    drawn = Drawn(title=table.title, box=box.SIMPLE_HEAD)
-    for place, name in enumerate(header):
-        drawn.add_column(name, justify="left" if place == 0 else "right")
-    for row in rows:
-        drawn.add_row(*map(Text, row))
-    console.print(drawn)
+    for number, columns in enumerate(_pieces(table, console.width)):
+        drawn = Drawn(title=table.title if number == 0 else None, box=box.SIMPLE_HEAD)
+        for place in columns:
+            drawn.add_column(table.header[place], justify="left" if place == 0 else "right")
+        for row in table.rows:
+            drawn.add_row(*(Text(row[place]) for place in columns))
+        console.print(drawn)
+
+
+def _pieces(table: Table, width: int) -> list[list[int]]:
+    """The columns in groups that fit the width, each led by the first column."""
+    sizes = [
+        PADDING + max(len(word) for word in (*name.split(), *cells, ""))
+        for name, *cells in zip(table.header, *table.rows, strict=True)
+    ]
+    pieces: list[list[int]] = [[0]]
+    for place in range(1, len(sizes)):
+        if len(pieces[-1]) > 1 and sum(sizes[column] for column in pieces[-1]) + sizes[place] > width:
+            pieces.append([0])
+        pieces[-1].append(place)
+    return pieces

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Annotated
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from unmask.cli.options import DEFAULT_MODEL, DecodingOptions, ModelOptions, SamplerOptions, build_config
 from unmask.cli.runs import load_model
 
+if TYPE_CHECKING:
+    from unmask.serving.limits import Limits
+    from unmask.serving.settings import Settings
+
 ModelName = Annotated[
     str, typer.Argument(metavar="MODEL", help="mini-llada, mini-dream, a checkpoint folder or a hub id.")
 ]
-_PANEL, _LIMITS = "Server", "Limits"
+_PANEL, _LIMITS, _CLUSTER = "Server", "Limits", "Cluster"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +44,15 @@ class ServerOptions:
             min=1,
             show_default="one less than there are cores",
             help="CPU threads of the model.",
+            rich_help_panel="Model",
+        ),
+    ] = None
+    exact: Annotated[
+        bool | None,
+        typer.Option(
+            "--exact/--batched",
+            show_default="exact on a CPU",
+            help="Run the model on each row alone: no rounding by neighbours. Or on all at once.",
             rich_help_panel="Model",
         ),
     ] = None
@@ -86,11 +101,54 @@ class LimitOptions:
     ] = 600.0
 
 
+@dataclass(frozen=True, kw_only=True)
+class ClusterOptions:
+    """Who decodes, if it is not this process."""
+
+    ray: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS|local",
+            help="Serve on a Ray cluster; local starts one here.",
+            rich_help_panel=_CLUSTER,
+        ),
+    ] = None
+    replicas: Annotated[
+        int | None,
+        typer.Option(
+            show_default="1", help="Replicas of the model; limits hold for each.", rich_help_panel=_CLUSTER
+        ),
+    ] = None
+    max_replicas: Annotated[
+        int | None,
+        typer.Option(
+            show_default="as many as --replicas",
+            help="Start up to so many while requests wait.",
+            rich_help_panel=_CLUSTER,
+        ),
+    ] = None
+    gpus_per_replica: Annotated[
+        float | None,
+        typer.Option(
+            show_default="1 where the cluster has GPUs",
+            help="GPUs of each replica, at most 1; a share lets replicas use one GPU together.",
+            rich_help_panel=_CLUSTER,
+        ),
+    ] = None
+
+    def __post_init__(self) -> None:
+        for name in ("replicas", "max_replicas", "gpus_per_replica"):
+            if getattr(self, name) is not None and self.ray is None:
+                option = f"--{name.replace('_', '-')}"
+                raise ValueError(f"{option} needs a cluster; add --ray local or --ray ADDRESS")
+
+
 def serve(
     server: ServerOptions,
     choice: SamplerOptions,
     decoding: DecodingOptions,
     bounds: LimitOptions,
+    cluster: ClusterOptions,
     model: ModelName = DEFAULT_MODEL,
 ) -> None:
     """Serve a model over HTTP, in the form that OpenAI's clients speak."""
@@ -125,12 +183,34 @@ def serve(
         log_prompts=server.log_prompts,
     )
     limits.check_config(settings.config)
+    if cluster.ray is not None:
+        _serve_on_ray(model, server, settings, limits, cluster)
+        return
     loaded = load_model(ModelOptions(model=model, device=server.device, dtype=server.dtype))
-    length = min(settings.config.new_tokens(loaded.info), limits.max_new_tokens)
-    settings = replace(settings, config=replace(settings.config, max_new_tokens=length))
     _set_threads(server.threads)
     log_json()
-    run(loaded, settings, limits, host=server.host, port=server.port)
+    settings = settings.within(loaded.info, limits)
+    run(loaded, settings, limits, host=server.host, port=server.port, exact=server.exact)
+
+
+def _serve_on_ray(
+    model: str, server: ServerOptions, settings: Settings, limits: Limits, cluster: ClusterOptions
+) -> None:
+    from unmask.models import load
+    from unmask.serving.ray_serve import Fleet, serve_on_ray
+
+    fleet = Fleet(
+        address=str(cluster.ray),
+        replicas=1 if cluster.replicas is None else cluster.replicas,
+        max_replicas=cluster.max_replicas,
+        gpus=0 if server.device == "cpu" else cluster.gpus_per_replica,
+        threads=server.threads or 1,
+        exact=server.exact,
+    )
+    # a replica has a working folder of its own
+    source = str(Path(model).resolve()) if Path(model).exists() else model
+    replica = partial(load, source, device=server.device, dtype=server.dtype)
+    serve_on_ray(replica, settings, limits, fleet, host=server.host, port=server.port)
 
 
 def _set_threads(threads: int | None) -> None:

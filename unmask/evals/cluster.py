@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import pickle
-import socket
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -26,9 +25,9 @@ from unmask.evals.run import BATCH_SIZE, Job, Watch, finish, make_job
 from unmask.evals.summary import Summary
 from unmask.evals.task import Sample, Task
 from unmask.prompts import TextModel
+from unmask.ray_cluster import connected, import_ray
 from unmask.types import Sampler
 
-PATIENCE = 10.0  # seconds to wait for a cluster's answer
 ATTEMPTS = 3  # Ray starts dead actors again without end; a batch that kills every one of them must not
 
 Load = Callable[[], TextModel]  # called once by every actor
@@ -144,9 +143,8 @@ def connect(address: str, load: Load, *, workers: int | None = None, gpu: bool =
     """
     if workers is not None:
         whole("workers", workers, 1)
-    ray = _ray()
-    _connect(ray, address)
-    try:
+    with connected(address, "ray.data") as ray:
+        _quieten()
         slots = ray.cluster_resources()
         on_gpu = gpu and slots.get("GPU", 0) >= 1
         kind = "GPU" if on_gpu else "CPU"
@@ -154,40 +152,19 @@ def connect(address: str, load: Load, *, workers: int | None = None, gpu: bool =
         if (workers or 1) > there:
             raise ValueError(f"workers must be at most {there}, the {kind}s of the cluster; got {workers}")
         yield Cluster(load, workers or there, on_gpu)
-    finally:
-        ray.shutdown()
 
 
-def _connect(ray: Any, address: str) -> None:
-    settings: dict[str, Any] = {"include_dashboard": False} if address == "local" else {}
-    try:
-        _knock(address)
-        ray.init(address=address, log_to_driver=False, logging_level="ERROR", **settings)
-    except OSError as error:
-        raise ValueError(
-            f"there is no Ray cluster at {address!r} ({error}); use local to start one"
-        ) from None
-    context = ray.data.DataContext.get_current()
+def _quieten() -> None:
+    """Our own progress is shown, not Ray Data's."""
+    context = _ray().data.DataContext.get_current()
     context.enable_progress_bars = False
     context.print_on_execution_start = False
     logging.getLogger("ray.data").setLevel("ERROR")
 
 
-def _knock(address: str) -> None:
-    """Fail where nobody listens: Ray would wait without end."""
-    host, _, port = address.removeprefix("ray://").rpartition(":")
-    if port.isdecimal():
-        socket.create_connection((host, int(port)), timeout=PATIENCE).close()
-
-
 def _ray() -> Any:
     """Ray with its data library, which is imported by nobody else."""
-    try:
-        import ray
-        import ray.data
-    except ImportError:
-        raise ValueError("running on a cluster needs Ray; pip install 'unmask[ray]'") from None
-    return ray
+    return import_ray("ray.data")
 
 
 @contextmanager

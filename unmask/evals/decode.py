@@ -5,6 +5,7 @@ from __future__ import annotations
 import resource
 import sys
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from time import perf_counter
 
@@ -31,12 +32,19 @@ class Decoded:
 
 
 def decode_batch(
-    model: TextModel, task: Task, batch: Batch, sampler: Sampler, config: GenerationConfig
+    model: TextModel,
+    task: Task,
+    batch: Batch,
+    sampler: Sampler,
+    config: GenerationConfig,
+    *,
+    device: AbstractContextManager[object] | None = None,
 ) -> Decoded:
-    """Decode a batch and judge its texts."""
-    began = perf_counter()
-    answers = generate(model, [question.ids for question in batch.questions], sampler, config)
-    decoded = perf_counter()
+    """Decode a batch and judge its texts; `device` is held while the model runs, not for the judging."""
+    with device or nullcontext():
+        began = perf_counter()
+        answers = generate(model, [question.ids for question in batch.questions], sampler, config)
+        decoded = perf_counter()
     samples = [question.sample for question in batch.questions]
     verdicts = judge(task, samples, [answer.text for answer in answers])
     rows = zip(samples, answers, verdicts, strict=True)

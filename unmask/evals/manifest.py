@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,7 +17,7 @@ from unmask.config import GenerationConfig
 from unmask.evals.batches import Question
 from unmask.evals.fingerprint import fingerprint
 from unmask.evals.records import digest
-from unmask.evals.task import Task
+from unmask.evals.task import Sample, Task
 from unmask.prompts import TextModel, device_of
 from unmask.trace import plain
 from unmask.types import Sampler
@@ -46,9 +46,12 @@ def describe(
     sampler: Sampler,
     config: GenerationConfig,
     batch_size: int,
+    *,
+    mark: str | None = None,
 ) -> Manifest:
-    """The manifest of a run that is about to start."""
-    samples = [asdict(question.sample) for question in questions]
+    """The manifest of a run that is about to start; `mark` is the model's fingerprint, where it is known."""
+    names = [item.name for item in fields(Sample)]
+    samples = [{name: getattr(question.sample, name) for name in names} for question in questions]
     length = config.new_tokens(model.info)
     configuration = {
         "task": {
@@ -58,7 +61,7 @@ def describe(
             "samples": len(samples),
             "data": digest(samples),
         },
-        "model": {"fingerprint": fingerprint(model), "device": device_name(model)},
+        "model": {"fingerprint": mark or fingerprint(model), "device": device_name(model)},
         "prompts": digest([question.ids for question in questions]),  # template and tokenizer included
         "sampler": {"kind": type(sampler).__name__, **plain(sampler)},
         "decoding": {

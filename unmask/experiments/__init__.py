@@ -9,23 +9,23 @@ from unmask.experiments.experiment import Experiment
 
 __all__ = ["EXPERIMENTS", "Experiment", "get_experiment"]
 
-# name -> module, in the order of the results page
+# name -> module, in the order of the results page and of `all`: what matters most comes first
 EXPERIMENTS: dict[str, str] = {
     "headline": "headline",
-    "extended": "extended",
     "single-signal": "single_signal",
     "drop-one": "drop_one",
     "policy": "policy",
+    "cache": "caching",
     "budget": "budget",
     "selection": "selection",
     "fallback": "fallback",
     "flip-rate": "flip_rate",
     "flops": "flops",
     "wallclock": "wallclock",
+    "qualitative": "qualitative",
+    "calibrate": "calibrate",
     "pareto": "pareto",
     "leave-one-out": "leave_one_out",
-    "calibrate": "calibrate",
-    "qualitative": "qualitative",
 }
 
 

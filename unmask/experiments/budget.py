@@ -87,10 +87,13 @@ def _picture(found: Sequence[Cells]) -> Picture:
         for place, cells in zip(axes, found, strict=True):
             budgets = [float(label.removeprefix("T = ")) for label in cells.rows]
             lines = {
-                methods.title(task): (budgets, [100 * one[task].accuracy for one in cells.rows.values()])
+                methods.title(task): (
+                    budgets,
+                    [stats.accuracy({task: one[task]}) for one in cells.rows.values()],
+                )
                 for task in cells.tasks
             }
-            drawing.lines(place, lines, title=short(cells.model))
+            drawing.estimates(place, lines, title=short(cells.model))
             place.set_xscale("log", base=2)
             place.set_xticks(budgets, [f"{budget:g}" for budget in budgets])
             place.set_xlabel("budget T, reverse steps")
@@ -98,7 +101,7 @@ def _picture(found: Sequence[Cells]) -> Picture:
         drawing.legend(figure, axes[0])
         return figure
 
-    return Picture("budget", "Accuracy of LESS over the budget of reverse steps.", draw)
+    return Picture("budget", "Accuracy of LESS over the budget of reverse steps, with 95 % intervals.", draw)
 
 
 EXPERIMENT = Experiment(

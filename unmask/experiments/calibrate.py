@@ -47,11 +47,12 @@ class Target:
                 unit="steps",
             )
         gap = stats.difference(base, mine)
-        return above(f"{what} is at most {self.max_loss:g} points below Base", gap, -self.max_loss)
+        points = "point" if self.max_loss == 1 else "points"
+        return above(f"{what} is at most {self.max_loss:g} {points} below Base", gap, -self.max_loss)
 
     def met(self, base: Mapping[str, Outcome], mine: Mapping[str, Outcome]) -> bool:
         """Whether the interval leaves no doubt."""
-        return self.finding("", base, mine).verdict == "yes"
+        return self.finding("", base, mine).verdict == "holds"
 
     def miss(self, base: Mapping[str, Outcome], mine: Mapping[str, Outcome]) -> float:
         """By how much the worst end of the interval misses the target."""

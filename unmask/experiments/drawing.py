@@ -30,6 +30,7 @@ STYLE: Any = {
     "axes.facecolor": "white",
 }
 DPI = 160
+COLUMN = 1.9  # inches of a legend's column
 
 
 def panels(
@@ -59,24 +60,44 @@ def save_png(figure: Figure, path: Path) -> Path:
 
 def look(place: int) -> dict[str, Any]:
     """Colour and marker of the n-th thing in a figure."""
-    return {"color": COLOURS[place % len(COLOURS)], "marker": MARKERS[place % len(MARKERS)]}
+    turn = place // len(COLOURS)  # a colour that comes again has another marker
+    return {"color": COLOURS[place % len(COLOURS)], "marker": MARKERS[(place + 3 * turn) % len(MARKERS)]}
 
 
 def legend(figure: Figure, axes: Axes, *, columns: int = 4) -> None:
-    """One legend for all panels, below them."""
+    """One legend for all panels, below them, no wider than they are."""
     handles, labels = axes.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False, fontsize=8)
+    fitting = min(columns, int(figure.get_figwidth() // COLUMN))
+    figure.legend(handles, labels, loc="outside lower center", ncols=fitting, frameon=False, fontsize=8)
 
 
-def bars(axes: Axes, values: Mapping[str, Estimate], *, label: str, title: str, zero: bool = False) -> None:
-    """Horizontal bars with their intervals, the first on top."""
+def log_axis(axes: Axes) -> None:
+    """A logarithmic x axis with plain numbers: 1, 2, 5, 10 ..."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.xaxis.set_minor_formatter(NullFormatter())
+
+
+def bars(
+    axes: Axes,
+    values: Mapping[str, Estimate],
+    *,
+    label: str,
+    title: str,
+    zero: bool = False,
+    cycle: int = 6,
+) -> None:
+    """Horizontal bars with their intervals, the first on top, in `cycle` colours by turns."""
     places = list(range(len(values)))[::-1]
     estimates = list(values.values())
-    reaches = [_reach(estimate) for estimate in estimates]
+    reaches = [reach(estimate) for estimate in estimates]
     axes.barh(
         places,
         [estimate.value for estimate in estimates],
-        color=[COLOURS[place % len(COLOURS)] for place in range(len(values))],
+        color=[COLOURS[place % cycle] for place in range(len(values))],
         height=0.62,
     )
     axes.errorbar(
@@ -102,14 +123,17 @@ def points(axes: Axes, found: Mapping[str, tuple[Estimate, Estimate]], *, title:
         axes.errorbar(
             cost.value,
             quality.value,
-            xerr=_reach(cost),
-            yerr=_reach(quality),
+            xerr=reach(cost),
+            yerr=reach(quality),
             label=name,
-            markersize=6,
+            markersize=7,
+            markeredgecolor="white",
+            markeredgewidth=0.6,
             capsize=2,
             linewidth=1,
             **look(place),
         )
+    log_axis(axes)
     axes.set_xlabel("forward passes per sample")
     axes.set_ylabel("mean accuracy, %")
     axes.set_title(title)
@@ -122,7 +146,27 @@ def lines(axes: Axes, found: Mapping[str, tuple[Sequence[float], Sequence[float]
     axes.set_title(title)
 
 
-def _reach(estimate: Estimate) -> list[list[float]]:
+def estimates(
+    axes: Axes, found: Mapping[str, tuple[Sequence[float], Sequence[Estimate]]], *, title: str
+) -> None:
+    """A line per name with intervals, each a little to the right of the one before."""
+    for place, (name, (across, up)) in enumerate(found.items()):
+        reaches = [reach(estimate) for estimate in up]
+        axes.errorbar(
+            [(1 + 0.04 * place) * x for x in across],
+            [estimate.value for estimate in up],
+            yerr=[[low for [low], _ in reaches], [high for _, [high] in reaches]],
+            label=name,
+            markersize=4,
+            linewidth=1.4,
+            elinewidth=0.8,
+            capsize=2,
+            **look(place),
+        )
+    axes.set_title(title)
+
+
+def reach(estimate: Estimate) -> list[list[float]]:
     """How far an error bar goes down and up; not at all where nothing is known."""
     if isinf(estimate.low):
         return [[0.0], [0.0]]

@@ -98,7 +98,7 @@ def _picture(lab: Lab, trails: dict[tuple[str, str, str], list[Trail]]) -> Pictu
                 for task in tasks[model]
                 for short_label, name in (("forced", "forced"), ("none eligible", "empty"))
             }
-            drawing.bars(place, values, label="% of steps", title=f"{short(model)}, LESS")
+            drawing.bars(place, values, label="% of steps", title=f"{short(model)}, LESS", cycle=2)
         return figure
 
     return Picture(

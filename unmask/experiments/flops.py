@@ -15,6 +15,7 @@ from unmask.experiments.lab import Lab
 from unmask.experiments.paper import reported
 from unmask.experiments.report import Finding, Picture, Report, Table, above
 from unmask.experiments.runs import Outcome, Run
+from unmask.models.trunk import Shape
 from unmask.samplers import SAMPLERS
 
 if TYPE_CHECKING:
@@ -39,9 +40,9 @@ def _declare(lab: Lab) -> dict[tuple[str, int], Run]:
     return declared
 
 
-def compute_ratios(model: str, length: int, outcome: Outcome) -> list[float]:
+def compute_ratios(shape: Shape, length: int, outcome: Outcome) -> list[float]:
     """FLOPs of LESS over those of a Base that spends its whole budget, per sample."""
-    shape, ratios = model_shape(model), []
+    ratios = []
     for record in outcome.records:
         one = forward_flops(shape, record.prompt_tokens + length)
         ratios.append(record.forwards * one / (length * one))
@@ -50,11 +51,12 @@ def compute_ratios(model: str, length: int, outcome: Outcome) -> list[float]:
 
 def _build(lab: Lab, results: Results) -> Report:
     ratios, rows, data, findings = {}, [], [], []
+    shapes = {model: model_shape(model) for model in lab.models}
     for (model, length), run in _declare(lab).items():
         outcome = results[run]
-        ratios[model, length] = mine = compute_ratios(model, length, outcome)
+        ratios[model, length] = mine = compute_ratios(shapes[model], length, outcome)
         speedups, forwards = [1 / ratio for ratio in mine], [float(r.forwards) for r in outcome.records]
-        costs = [forward_flops(model_shape(model), r.prompt_tokens + length) for r in outcome.records]
+        costs = [forward_flops(shapes[model], r.prompt_tokens + length) for r in outcome.records]
         means = stats.ratio([float(length)] * len(mine), forwards)
         printed = reported("flops", model).get(str(length))
         rows.append(

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import groupby
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from unmask.config import GenerationConfig
 from unmask.evals import get_task
+from unmask.evals.batches import Batch, Question, encode, make_batches
+from unmask.evals.decode import Decoded, decode_batch
 from unmask.evals.fingerprint import fingerprint
+from unmask.evals.manifest import describe
 from unmask.evals.records import digest
-from unmask.evals.run import Progress, evaluate_samples, load_samples
-from unmask.evals.task import Sample, Task
+from unmask.evals.run import Job, Progress, finish, load_samples
+from unmask.evals.task import Sample
 from unmask.experiments import methods
+from unmask.experiments.overlap import Crew
 from unmask.experiments.runs import Outcome, Run
 from unmask.experiments.store import Store
 from unmask.models import load
@@ -25,7 +30,8 @@ from unmask.prompts import device_of
 from unmask.types import Sampler
 
 GPU_BATCH = 64
-CPU_BATCH = 1  # a CPU gains nothing from a batch, and a finished row would wait for the others
+CPU_BATCH = 4  # rows that end leave the batch, and more would gain nothing
+SCORING = 2  # runs that are scored and kept while the next one has the GPU
 
 Watch: TypeAlias = Callable[[int, int, Run, Progress | None], None]  # runs done, runs, this one, how far
 
@@ -37,15 +43,26 @@ class Settings:
     models: tuple[str, ...]
     out: Path
     tasks: tuple[str, ...] = ()  # none: the mini tasks for a shipped model, else the paper's
-    limit: int | None = None  # samples of a category, shared by its tasks
+    limit: int | None = None  # samples of a model, shared by its tasks
     device: str = "auto"
     dtype: str = "auto"
-    batch_size: int | None = None  # None: 64 on a GPU, 1 on a CPU
+    batch_size: int | None = None  # None: 64 on a GPU, 4 on a CPU
     data: Path | None = None  # local files of the paper's benchmarks
     block_length: int | str | None = "auto"  # as GenerationConfig has it
     records_only: bool = False  # use what is kept, decode nothing
     max_loss: float = 1.0  # calibrate: points below Base at most
     max_steps: float | None = None  # calibrate: steps per sample at most, instead
+
+
+class Missing(ValueError):
+    """A record that only a model could make."""
+
+
+class Loaded(NamedTuple):
+    """A model in memory, and its fingerprint."""
+
+    model: Trunk
+    mark: str
 
 
 class Lab:
@@ -54,8 +71,10 @@ class Lab:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.store = Store(settings.out / "records")
-        self._model: tuple[str, Trunk, str] | None = None
+        self._models: dict[str, Loaded] = {}
+        self._done: dict[Run, Outcome] = {}
         self._samples: dict[str, list[Sample]] = {}
+        self._questions: dict[tuple[str, str, int], list[Question]] = {}
         self._families: dict[str, str] = {}
 
     @cached_property
@@ -84,8 +103,8 @@ class Lab:
         block = self.settings.block_length
         if isinstance(block, int):
             block = min(block, tokens)
-        config = GenerationConfig(max_new_tokens=tokens, block_length=block, stop=asked.stop, **settings)  # type: ignore[arg-type]
-        return Run(model=model, task=task, sampler=sampler, config=config)
+        chosen = {"max_new_tokens": tokens, "block_length": block, "stop": asked.stop, **settings}
+        return Run(model=model, task=task, sampler=sampler, config=GenerationConfig(**chosen))
 
     def samples(self, task: str, limit: int | None = None) -> list[Sample]:
         """The samples of a task within the limit."""
@@ -94,19 +113,19 @@ class Lab:
         return self._samples[task][:limit]
 
     def _limit(self, task: str) -> int | None:
-        """How many samples of its category fall to a task."""
+        """How many of the samples fall to a task."""
         if self.settings.limit is None:
             return None
         usual = (
             [f"mini-{role}" for role in methods.ROLES] if task.startswith("mini-") else methods.PAPER_TASKS
         )
-        kin = [one for one in self.settings.tasks or usual if methods.category(one) == methods.category(task)]
-        whole, rest = divmod(self.settings.limit, len(kin))
-        return max(1, whole + (kin.index(task) < rest))
+        tasks = list(self.settings.tasks or usual)
+        whole, rest = divmod(self.settings.limit, len(tasks))
+        return max(1, whole + (tasks.index(task) < rest))
 
     def model(self, name: str) -> Trunk:
-        """A model, loaded; the one before it is let go."""
-        return self._loaded(name)[0]
+        """A model, loaded once if it is small; a large one goes when the next comes."""
+        return self._loaded(name).model
 
     def batch_size(self, model: Trunk) -> int:
         """Rows that are decoded together."""
@@ -115,48 +134,76 @@ class Lab:
     def results(self, runs: Iterable[Run], watch: Watch | None = None) -> dict[Run, Outcome]:
         """What came of the runs: as it was kept, or made now."""
         wanted = sorted(dict.fromkeys(runs), key=lambda run: self.models.index(run.model))
-        done: dict[Run, Outcome] = {}
-        for number, run in enumerate(wanted):
+        done = self._done
+        for run in wanted:
+            kept = done.get(run) or self._kept(run)
+            if kept is not None:
+                done[run] = kept
 
-            def progress(state: Progress, number: int = number, run: Run = run) -> None:
+        def make(run: Run) -> Outcome:
+            def progress(state: Progress) -> None:
+                crew.check()
                 if watch is not None:
-                    watch(number, len(wanted), run, state)
+                    watch(sum(one in done for one in wanted), len(wanted), run, state)
 
-            done[run] = self.result(run, progress)
-        return done
+            return self._make(run, progress, crew)
+
+        left = [run for run in wanted if run not in done]
+        for name, group in groupby(left, key=lambda run: run.model):
+            self._refuse_missing(self._place(left[0]), len(left), len(wanted))
+            crew: Crew[Run, Outcome] = Crew(make, self._workers(name))
+            for run, outcome in crew.made(list(group)):
+                done[run] = outcome
+        return {run: done[run] for run in wanted}
 
     def result(self, run: Run, progress: Callable[[Progress], None] | None = None) -> Outcome:
         """What came of one run."""
-        task = get_task(run.task)
+        watch = None if progress is None else lambda done, runs, run, state: progress(state)
+        return self.results([run], watch)[run]
+
+    def _workers(self, model: str) -> int:
+        """Runs that are under way at a time; a CPU has nothing to spare for the scoring of others."""
+        return 1 if device_of(self.model(model)).type == "cpu" else 1 + SCORING
+
+    def _place(self, run: Run) -> tuple[str, ...]:
+        """Where a run is kept."""
         samples = self.samples(run.task)
-        place = (run.model, run.task, run.name(len(samples), task.version))
+        return run.model, run.task, run.name(len(samples), get_task(run.task).version)
+
+    def _kept(self, run: Run) -> Outcome | None:
+        place = self._place(run)
         kept = self.store.outcome(*place)
         if kept is not None:
             self._check(run.model, kept.configuration["model"]["fingerprint"], place)
-            return kept
-        return self._make(run, task, samples, place, progress)
+        return kept
 
-    def _make(
-        self,
-        run: Run,
-        task: Task,
-        samples: Sequence[Sample],
-        place: tuple[str, ...],
-        progress: Callable[[Progress], None] | None,
-    ) -> Outcome:
-        self._refuse_missing(place)
-        model = self.model(run.model)
-        evaluate_samples(
-            model,
-            task,
-            samples,
-            run.sampler,
-            run.config,
-            out=self.store.folder(*place),
-            batch_size=self.batch_size(model),
-            progress=progress,
-        )
+    def _make(self, run: Run, progress: Callable[[Progress], None], crew: Crew[Run, Outcome]) -> Outcome:
+        """Decode, score and keep a run; only the decoding holds the device."""
+        model, place = self.model(run.model), self._place(run)
+        job = self._job(run)
+
+        def decode(batches: Sequence[Batch]) -> Iterator[Decoded]:
+            for batch in batches:
+                yield decode_batch(model, job.task, batch, job.sampler, job.config, device=crew.device)
+
+        finish(job, decode, self.store.folder(*place), progress)
         return self.store.finish(*place)
+
+    def _job(self, run: Run) -> Job:
+        """All that a run decodes; prompts are read once per model and task, not once per run."""
+        model, mark = self._loaded(run.model)
+        task, length = get_task(run.task), run.config.new_tokens(model.info)
+        key = (run.model, run.task, length)
+        if key not in self._questions:
+            self._questions[key] = encode(model, self.samples(run.task), length)
+        questions, size = self._questions[key], self.batch_size(model)
+        return Job(
+            task=task,
+            batches=make_batches(questions, size),
+            sampler=run.sampler,
+            config=run.config,
+            manifest=describe(model, task, questions, run.sampler, run.config, size, mark=mark),
+        )
 
     def fact(self, model: str, kind: str, settings: Mapping[str, Any], make: Callable[[], Any]) -> Any:
         """Something measured that is no run: as it was kept, or made now and kept."""
@@ -164,29 +211,31 @@ class Lab:
         kept = self.store.read(*place)
         if kept is None:
             self._refuse_missing(place)
-            _, mark = self._loaded(model)
+            mark = self._loaded(model).mark
             self.store.keep({"settings": settings, "fingerprint": mark, "value": make()}, *place)
             kept = self.store.read(*place)
         self._check(model, kept["fingerprint"], place)
         return kept["value"]
 
-    def _loaded(self, name: str) -> tuple[Trunk, str]:
-        if self._model is None or self._model[0] != name:
-            self._model = None  # the old one goes before the new one comes
+    def _loaded(self, name: str) -> Loaded:
+        if name not in self._models:
+            # large ones go before the new one comes
+            self._models = {one: kept for one, kept in self._models.items() if one in SHIPPED}
             model = load(name, device=self.settings.device, dtype=self.settings.dtype)
-            self._model = (name, model, fingerprint(model))
-        return self._model[1], self._model[2]
+            self._models[name] = Loaded(model, fingerprint(model))
+        return self._models[name]
 
     def _check(self, model: str, mark: str, place: Sequence[str]) -> None:
         """Refuse what another model of this name wrote."""
-        if not self.settings.records_only and self._loaded(model)[1] != mark:
+        if not self.settings.records_only and self._loaded(model).mark != mark:
             raise ValueError(
                 f"{'/'.join(place)} in {self.settings.out} is of other weights or another dtype than {model} "
                 "has now; choose another --out, or use --records-only"
             )
 
-    def _refuse_missing(self, place: Sequence[str]) -> None:
+    def _refuse_missing(self, place: Sequence[str], missing: int = 1, wanted: int = 1) -> None:
         if self.settings.records_only:
-            raise ValueError(
-                f"{self.settings.out} lacks {'/'.join(place)}; leave out --records-only to make it"
+            count = f" and {missing - 1} more of {wanted} runs" if missing > 1 else ""
+            raise Missing(
+                f"{self.settings.out} lacks {'/'.join(place)}{count}; leave out --records-only to make it"
             )

@@ -71,12 +71,12 @@ def _findings(
     return [
         Finding(
             f"every split chooses {label(CHOSEN)}",
-            "yes" if same == len(chosen) else "no",
+            "holds" if same == len(chosen) else "does not hold",
             f"{same} of {len(chosen)} splits; {worth}",
         ),
         Finding(
             "every split chooses the same pair",
-            "yes" if one_pair else "no",
+            "holds" if one_pair else "does not hold",
             f"{len(set(chosen.values()))} different pairs; {worth}",
         ),
     ]

@@ -80,11 +80,13 @@ def more_methods(family: str, task: str) -> dict[str, Sampler]:
         **paper_methods(family, task),
         "LESS, Algorithm 1": SAMPLERS["less-paper"],
         "LESS, released code": SAMPLERS["less-released"],
-        "Threshold 0.75": Threshold(min_confidence=0.75),
-        "Threshold 0.9": Threshold(min_confidence=0.9),
+        **THRESHOLDS,
     }
 
 
+THRESHOLDS: Mapping[str, Sampler] = {
+    f"Threshold {bar:g}": Threshold(min_confidence=bar) for bar in (0.75, 0.9)
+}
 SINGLE: Mapping[str, Sampler] = {
     "Confidence only": SAMPLERS["less-confidence-only"],
     "JSD only": SAMPLERS["less-jsd-only"],

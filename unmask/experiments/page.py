@@ -4,31 +4,44 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from shutil import copyfile
+from typing import get_args
 
 from unmask.experiments.experiment import Experiment
 from unmask.experiments.grid import short
 from unmask.experiments.lab import Lab
-from unmask.experiments.report import Finding, Report, save
+from unmask.experiments.report import Finding, Report, Table, Verdict
 from unmask.experiments.runs import Outcome
 
 HEAD = """# Results
 
 Every table and figure of the LESS paper, on the models and tasks named here. Built from stored records by
-`unmask reproduce`; the same records give the same page. Intervals are 95 %: of accuracies and of their paired
-differences by formula (Agresti and Coull, Agresti and Min), of other numbers by bootstrap over samples. A
-finding is "yes" or "no" only where its whole interval says so; of so many intervals, some miss the truth by
-chance.
+`unmask reproduce`; the same records give the same page. Intervals are 95 %: of accuracies by Wilson's
+formula, of their paired differences by Agresti and Min's, joined over tasks by squares; of other numbers by
+bootstrap over samples. A finding holds or does not hold only where its whole interval says so, else it is
+undecided; of so many intervals, some miss the truth by chance.
 """
 
 
 def write_page(
-    path: Path, lab: Lab, reports: Mapping[Experiment, Report], outcomes: Sequence[Outcome]
+    path: Path,
+    lab: Lab,
+    reports: Mapping[Experiment, Report],
+    outcomes: Sequence[Outcome],
+    *,
+    drawn: Path,
+    absent: Sequence[str] = (),
 ) -> None:
-    """Write the page, and its figures into a folder beside it."""
+    """Write the page, with its figures from the folder `drawn` beside it; absent experiments are named."""
     figures = path.parent / path.stem
     figures.mkdir(parents=True, exist_ok=True)
-    parts = [HEAD, _origin(lab, outcomes), _summary(reports)]
-    parts += [_section(experiment, report, figures) for experiment, report in reports.items()]
+    parts = [HEAD, _origin(lab, outcomes), _summary(reports), _glance(lab, reports)]
+    if absent:
+        parts.append(f"Left out, because records are missing: {', '.join(absent)}.\n")
+    for experiment, report in reports.items():
+        for picture in report.pictures:
+            copyfile(drawn / picture.file, figures / picture.file)
+        parts.append(_section(experiment, report, figures.name))
     path.write_text("\n".join(parts), encoding="utf-8")
 
 
@@ -54,18 +67,38 @@ def _versions(outcome: Outcome) -> str:
 
 def _summary(reports: Mapping[Experiment, Report]) -> str:
     findings = [finding for report in reports.values() for finding in report.findings]
-    counts = {word: sum(one.verdict == word for one in findings) for word in ("yes", "no", "undecided")}
-    told = ", ".join(f"{count} {word}" for word, count in counts.items())
+    counts = {word: sum(one.verdict == word for one in findings) for word in get_args(Verdict)}
+    told = ", ".join(f"{word}: {count}" for word, count in counts.items())
     return f"{len(findings)} findings: {told}.\n"
 
 
-def _section(experiment: Experiment, report: Report, figures: Path) -> str:
+def _glance(lab: Lab, reports: Mapping[Experiment, Report]) -> str:
+    """What holds for which model; findings about single tasks stay in their sections."""
+    models = list(map(short, lab.models))
+    rows = []
+    for experiment, report in reports.items():
+        verdicts: dict[str, dict[str, str]] = {}
+        for finding in report.findings:
+            model, _, statement = finding.statement.partition(": ")
+            if model in models:
+                verdicts.setdefault(statement, {})[model] = f"{finding.verdict} ({finding.numbers})"
+        rows += [
+            (experiment.name, statement, *(found.get(model, "") for model in models))
+            for statement, found in verdicts.items()
+        ]
+    if not rows:
+        return ""
+    table = Table("findings", "", ("experiment", "finding", *models), tuple(rows))
+    head = "## What holds\n\nFindings about single tasks are in the sections below.\n"
+    return f"{head}\n{table.markdown()}"
+
+
+def _section(experiment: Experiment, report: Report, figures: str) -> str:
     lines = [f"## {experiment.title}", "", f"`unmask reproduce {experiment.name}`. {experiment.about}", ""]
     for table in report.tables:
         lines += [f"**{table.title}**", "", table.markdown()]
     for picture in report.pictures:
-        file = save(picture, figures)
-        lines += [f"![{picture.caption}]({figures.name}/{file.name})", "", f"*{picture.caption}*", ""]
+        lines += [f"![{picture.caption}]({figures}/{picture.file})", "", f"*{picture.caption}*", ""]
     lines += _told(report.findings)
     lines += [line for note in report.notes for line in (note, "")]
     return "\n".join([*lines, *report.texts])

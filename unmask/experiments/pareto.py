@@ -18,7 +18,7 @@ from unmask.types import Sampler
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-CONFIDENCES = (0.50, 0.60, 0.70, 0.75, 0.80, 0.90)
+CONFIDENCES = (0.50, 0.60, 0.75, 0.90)
 DIVERGENCES = (0.005, 0.020, 0.040, 0.080)
 CHOSEN = (0.75, 0.040)
 MARKERS = ("Prophet", "KLASS", "Threshold 0.75", "Threshold 0.9")

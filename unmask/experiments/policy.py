@@ -12,14 +12,16 @@ from unmask.experiments.report import Finding, below
 
 
 def _findings(cells: Cells) -> Sequence[Finding]:
-    model, first, every = short(cells.model), "Frontier first", "All eligible"
-    parallel = stats.difference(cells.rows[first], cells.rows[every])
-    ratio = stats.forwards(cells.rows[every]).scaled(100 / stats.forwards(cells.rows[first]).value)
-    return (
-        below(f"{model}: committing all eligible positions is less accurate than frontier first", parallel),
-        below(f"{model}: it needs fewer forwards", ratio, 100, unit="% of its"),
-        below(f"{model}: frontier first is less accurate than full LESS", points(cells, first)),
-    )
+    model, (first, run, every) = short(cells.model), POLICIES
+    found = []
+    for more, fewer in ((run, first), (every, run), (every, first)):
+        gap = stats.difference(cells.rows[fewer], cells.rows[more])
+        cost = stats.share(cells.rows[fewer], cells.rows[more], "forwards")
+        found += [
+            below(f"{model}: {more} is less accurate than {fewer}", gap),
+            below(f"{model}: {more} needs fewer forwards than {fewer}", cost, 100, unit="% of its"),
+        ]
+    return (*found, below(f"{model}: {first} is less accurate than full LESS", points(cells, first)))
 
 
 EXPERIMENT = ablation(

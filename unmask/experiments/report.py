@@ -14,7 +14,7 @@ from unmask.experiments.stats import Estimate
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Drawing
 
-Verdict = Literal["yes", "no", "undecided"]
+Verdict = Literal["holds", "does not hold", "undecided"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +51,11 @@ class Picture:
     caption: str
     draw: Callable[[], Drawing]
 
+    @property
+    def file(self) -> str:
+        """What its file is called."""
+        return f"{self.name}.png"
+
 
 @dataclass(frozen=True, slots=True)
 class Finding:
@@ -78,14 +83,18 @@ class Report:
 
 def above(statement: str, estimate: Estimate, bar: float = 0.0, *, unit: str = "points") -> Finding:
     """A finding that an estimate lies above a bar: its whole interval decides."""
-    verdict: Verdict = "yes" if estimate.low > bar else "no" if estimate.high < bar else "undecided"
-    return Finding(statement, verdict, f"{estimate.shown(2, sign=bar == 0)} {unit}, bar {bar:g}")
+    return _decided(statement, estimate.low > bar, estimate.high < bar, estimate, bar, unit)
 
 
 def below(statement: str, estimate: Estimate, bar: float = 0.0, *, unit: str = "points") -> Finding:
     """A finding that an estimate lies below a bar."""
-    verdict: Verdict = "yes" if estimate.high < bar else "no" if estimate.low > bar else "undecided"
-    return Finding(statement, verdict, f"{estimate.shown(2, sign=bar == 0)} {unit}, bar {bar:g}")
+    return _decided(statement, estimate.high < bar, estimate.low > bar, estimate, bar, unit)
+
+
+def _decided(statement: str, true: bool, false: bool, estimate: Estimate, bar: float, unit: str) -> Finding:
+    verdict: Verdict = "holds" if true else "does not hold" if false else "undecided"
+    limit = f", bar {bar:g}" if bar else ""
+    return Finding(statement, verdict, f"{estimate.shown(2, sign=bar == 0)} {unit}{limit}")
 
 
 def write(report: Report, name: str, folder: Path) -> list[Path]:
@@ -105,7 +114,7 @@ def save(picture: Picture, folder: Path) -> Path:
     """Draw a picture into a folder."""
     from unmask.experiments.drawing import save_png
 
-    return save_png(picture.draw(), folder / f"{picture.name}.png")
+    return save_png(picture.draw(), folder / picture.file)
 
 
 def _escaped(cell: str) -> str:

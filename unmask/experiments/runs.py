@@ -58,6 +58,11 @@ class Outcome:
         return fmean(record.forwards for record in self.records)
 
     @property
+    def seconds(self) -> float:
+        """Seconds of decoding per sample, at the run's batch size."""
+        return sum(timing.seconds for timing in self.timings) / len(self.records)
+
+    @property
     def forced_share(self) -> float:
         """Share of steps in which the fallback acted."""
         return fmean(record.forced_share for record in self.records)

@@ -11,6 +11,7 @@ from unmask.experiments.methods import SINGLE
 from unmask.experiments.report import Finding, above, below
 
 CONFIDENCE = "Confidence only"
+COLLAPSE = -10.0  # points
 
 
 def _findings(cells: Cells) -> Sequence[Finding]:
@@ -18,19 +19,21 @@ def _findings(cells: Cells) -> Sequence[Finding]:
     others = [label for label in SINGLE if label != CONFIDENCE]
     strongest = [
         above(
-            f"{model}: confidence alone is more accurate than {label.lower()}",
+            f"{model}: {CONFIDENCE} is more accurate than {label}",
             stats.difference(cells.rows[label], cells.rows[CONFIDENCE]),
         )
         for label in others
     ]
-    saved = stats.forwards(cells.rows[CONFIDENCE]).scaled(100 / stats.forwards(cells.rows[FULL]).value)
+    collapse = [
+        below(f"{model}: {label} collapses, {-COLLAPSE:g} points and more below full LESS", lost, COLLAPSE)
+        for label, lost in ((label, points(cells, label)) for label in ("JSD only", "Persistence only"))
+    ]
+    saved = stats.share(cells.rows[FULL], cells.rows[CONFIDENCE], "forwards")
     return (
         *strongest,
-        *(
-            below(f"{model}: {label.lower()} is worse than full LESS", points(cells, label))
-            for label in SINGLE
-        ),
-        below(f"{model}: confidence alone needs fewer forwards than LESS", saved, 100, unit="% of its"),
+        *collapse,
+        *(below(f"{model}: {label} is worse than full LESS", points(cells, label)) for label in SINGLE),
+        below(f"{model}: {CONFIDENCE} needs fewer forwards than full LESS", saved, 100, unit="% of its"),
     )
 
 

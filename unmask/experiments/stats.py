@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import inf, isinf, sqrt
 from statistics import NormalDist
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from unmask.evals.records import Record
-from unmask.evals.significance import CONFIDENCE, Interval
+from unmask.evals.significance import CONFIDENCE, Interval, wilson
 from unmask.experiments.methods import weights
 from unmask.experiments.runs import Outcome
 
 DRAWS = 2_000  # resamples
+Count = Literal["steps", "forwards"]
 FEWEST = 10  # numbers; a bootstrap of fewer is far too sure of itself
 
 
@@ -47,34 +50,40 @@ def macro(values: Mapping[str, float]) -> float:
 
 
 def accuracy(outcomes: Mapping[str, Outcome]) -> Estimate:
-    """Macro accuracy in percent, with the interval of Agresti and Coull."""
+    """Macro accuracy in percent, from Wilson's interval of every task."""
     shares = weights(list(outcomes))
-    middle = variance = 0.0
-    for task, outcome in outcomes.items():
-        size = len(outcome.records) + 4
-        share = (outcome.correct + 2) / size
-        middle += shares[task] * share
-        variance += shares[task] ** 2 * share * (1 - share) / size
-    value = macro({task: outcome.accuracy for task, outcome in outcomes.items()})
-    low, high = _around(value, middle, variance)
-    return Estimate(value, max(0.0, low), min(1.0, high)).scaled(100)
+    parts = [
+        (shares[task], Estimate(one.accuracy, *wilson(one.correct, len(one.records))))
+        for task, one in outcomes.items()
+    ]
+    return _joined(parts).scaled(100)
 
 
 def difference(first: Mapping[str, Outcome], second: Mapping[str, Outcome]) -> Estimate:
-    """Macro accuracy of the second less that of the first, in points, paired by sample.
-
-    The interval is Agresti and Min's: unlike a bootstrap it stays honest where few samples or none flip.
-    """
+    """Macro accuracy of the second less that of the first, in points, paired by sample."""
     shares = weights(list(first))
-    value = middle = variance = 0.0
-    for task in first:
-        lost, gained, total = flips(first[task].records, second[task].records)
-        size, ups, downs = total + 2, gained + 0.5, lost + 0.5
-        value += shares[task] * (gained - lost) / total
-        middle += shares[task] * (ups - downs) / size
-        variance += shares[task] ** 2 * (ups + downs - (ups - downs) ** 2 / size) / size**2
-    low, high = _around(value, middle, variance)
-    return Estimate(value, max(-1.0, low), min(1.0, high)).scaled(100)
+    parts = [(shares[task], _paired(first[task].records, second[task].records)) for task in first]
+    return _joined(parts).scaled(100)
+
+
+def _paired(first: Sequence[Record], second: Sequence[Record]) -> Estimate:
+    """The difference on one task with Agresti and Min's interval.
+
+    Unlike a bootstrap it stays honest where few samples or none flip.
+    """
+    lost, gained, total = flips(first, second)
+    size, ups, downs = total + 2, gained + 0.5, lost + 0.5
+    variance = (ups + downs - (ups - downs) ** 2 / size) / size**2
+    low, high = _around((gained - lost) / total, (ups - downs) / size, variance)
+    return Estimate((gained - lost) / total, max(-1.0, low), min(1.0, high))
+
+
+def _joined(parts: Sequence[tuple[float, Estimate]]) -> Estimate:
+    """The weighted sum of independent estimates; the reaches of their intervals add as squares, by side."""
+    value = sum(weight * one.value for weight, one in parts)
+    down = sqrt(sum((weight * (one.value - one.low)) ** 2 for weight, one in parts))
+    up = sqrt(sum((weight * (one.high - one.value)) ** 2 for weight, one in parts))
+    return Estimate(value, value - down, value + up)
 
 
 def flips(first: Sequence[Record], second: Sequence[Record]) -> tuple[int, int, int]:
@@ -85,19 +94,19 @@ def flips(first: Sequence[Record], second: Sequence[Record]) -> tuple[int, int, 
     return lost, gained, len(pairs)
 
 
-def mean(values: Sequence[float], *, seed: int = 0) -> Estimate:
+def mean(values: Sequence[float]) -> Estimate:
     """The mean of numbers."""
-    drawn = _means(values, torch.Generator().manual_seed(seed))
-    return Estimate(sum(values) / len(values), *_interval(drawn))
+    return Estimate(sum(values) / len(values), *_interval(_means(values)))
 
 
-def macro_mean(values: Mapping[str, Sequence[float]], *, seed: int = 0) -> Estimate:
+def macro_mean(values: Mapping[str, Sequence[float]]) -> Estimate:
     """The macro mean of numbers per task."""
-    generator = torch.Generator().manual_seed(seed)
     shares = weights(list(values))
-    drawn = sum((shares[task] * _means(part, generator) for task, part in values.items()), torch.zeros(()))
+    drawn = torch.stack(
+        [shares[task] * _means(part, place) for place, (task, part) in enumerate(values.items())]
+    )
     value = macro({task: sum(part) / len(part) for task, part in values.items()})
-    return Estimate(value, *_interval(drawn))
+    return Estimate(value, *_interval(drawn.sum(0)))
 
 
 def steps(outcomes: Mapping[str, Outcome]) -> Estimate:
@@ -110,11 +119,19 @@ def forwards(outcomes: Mapping[str, Outcome]) -> Estimate:
     return macro_mean({task: [float(r.forwards) for r in one.records] for task, one in outcomes.items()})
 
 
-def _means(values: Sequence[float], generator: torch.Generator) -> Tensor:
-    """Means of resamples, [DRAWS]."""
-    numbers = torch.tensor(values, dtype=torch.float64)
-    picks = torch.randint(len(numbers), (DRAWS, len(numbers)), generator=generator)
-    return numbers[picks].mean(-1) if len(numbers) >= FEWEST else torch.full((DRAWS,), torch.nan)
+def _means(values: Sequence[float], place: int = 0) -> Tensor:
+    """Means of resamples, [DRAWS]; another place has other draws."""
+    if len(values) < FEWEST:
+        return torch.full((DRAWS,), torch.nan, dtype=torch.float64)
+    return _resamples(len(values), place) @ torch.tensor(values, dtype=torch.float64) / len(values)
+
+
+@lru_cache(maxsize=32)
+def _resamples(size: int, place: int) -> Tensor:
+    """How often each resample draws each of `size` numbers, [DRAWS, size]: one product gives all sums."""
+    picks = torch.randint(size, (DRAWS, size), generator=torch.Generator().manual_seed(place))
+    counts = torch.zeros(DRAWS, size, dtype=torch.float64)
+    return counts.scatter_add_(1, picks, torch.ones_like(counts))
 
 
 def _around(value: float, middle: float, variance: float) -> Interval:
@@ -132,12 +149,30 @@ def _interval(drawn: Tensor) -> Interval:
     return low, high
 
 
-def ratio(first: Sequence[float], second: Sequence[float], *, seed: int = 0) -> Estimate:
+def share(first: Mapping[str, Outcome], second: Mapping[str, Outcome], count: Count) -> Estimate:
+    """The second's macro mean of a count in percent of the first's, paired by sample."""
+    values, drawn = zip(*(_macro_draws(one, count) for one in (first, second)), strict=True)
+    return Estimate(values[1] / values[0], *_interval(drawn[1] / drawn[0])).scaled(100)
+
+
+def _macro_draws(outcomes: Mapping[str, Outcome], count: Count) -> tuple[float, Tensor]:
+    """The macro mean of a count, and that of resamples, which are the same samples for every method."""
+    shares, value, drawn = weights(list(outcomes)), 0.0, torch.zeros(DRAWS, dtype=torch.float64)
+    for place, (task, outcome) in enumerate(outcomes.items()):
+        ordered = sorted(outcome.records, key=lambda record: record.id)
+        numbers = [float(getattr(record, count)) for record in ordered]
+        value += shares[task] * sum(numbers) / len(numbers)
+        drawn += shares[task] * _means(numbers, place)
+    return value, drawn
+
+
+def saved(first: Mapping[str, Outcome], second: Mapping[str, Outcome], count: Count) -> Estimate:
+    """By how many percent of the first's macro mean of a count the second's is smaller."""
+    part = share(first, second, count)
+    return Estimate(100 - part.value, 100 - part.high, 100 - part.low)
+
+
+def ratio(first: Sequence[float], second: Sequence[float]) -> Estimate:
     """The mean of the first over the mean of the second, paired by place."""
-    generator = torch.Generator().manual_seed(seed)
-    above, under = (torch.tensor(part, dtype=torch.float64) for part in (first, second))
-    picks = torch.randint(len(above), (DRAWS, len(above)), generator=generator)
-    drawn = above[picks].mean(-1) / under[picks].mean(-1)
-    if len(above) < FEWEST:
-        drawn = torch.full((DRAWS,), torch.nan)
-    return Estimate(float(above.mean() / under.mean()), *_interval(drawn))
+    value = sum(first) / sum(second)
+    return Estimate(value, *_interval(_means(first) / _means(second)))

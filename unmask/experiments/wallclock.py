@@ -25,9 +25,9 @@ from unmask.trace import plain
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-SAMPLES = 20
+SAMPLES = 10
 WARM_UP = 2  # samples decoded before the clock starts, as in the paper
-STOPPED = "Base, stops at the end"
+STOPPED = "Base that stops at the end"
 
 
 def _declare(lab: Lab, model: str) -> dict[str, Run]:
@@ -35,7 +35,7 @@ def _declare(lab: Lab, model: str) -> dict[str, Run]:
     samplers = methods.paper_methods(lab.family(model), task)
     runs = {label: lab.run(model, task, sampler) for label, sampler in samplers.items()}
     full = lab.run(model, task, samplers["Base"], stop_at_eos=False)
-    return {**runs, "Base": full, STOPPED: runs["Base"]}
+    return {"Base": full, STOPPED: runs.pop("Base"), **runs}
 
 
 def measure(model: TextModel, prompts: list[Any], run: Run) -> dict[str, Any]:

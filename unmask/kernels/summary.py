@@ -1,8 +1,8 @@
 """Top-K and log-sum-exp of logits in one read, in Triton; `unmask.summary` says the same in torch.
 
-The vocabulary is cut into parts, so that few rows fill a GPU too: one program per row and part finds the K
-best and the sum of the part, one program per row joins them. The cut depends on the vocabulary alone: a row
-has the same numbers in any batch.
+One kernel reads the vocabulary in chunks and leaves the maximum and the sum of each. The K best tokens lie in
+the K chunks with the best maxima, so the other reads those again and finds them. The cut depends on the
+vocabulary alone: a row has the same numbers in any batch.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-BITS = 12  # a program reads 2 ** 12 columns, so that a key of 32 bits holds a column and a 16-bit value
+CHUNK = 1024  # columns
+TOGETHER = 4  # chunks that one program reads
 REMOVED: Any = tl.constexpr(-(2**63))
-REMOVED_16: Any = tl.constexpr(-(2**31))
 LAST_ID: Any = tl.constexpr(2**31 - 1)
 
 
@@ -27,112 +27,99 @@ def summarize(logits: Tensor, top_k: int) -> tuple[Tensor, Tensor, Tensor]:
     """
     rows = logits.flatten(0, -2).contiguous()
     count, vocabulary = rows.shape
-    k, parts = min(top_k, vocabulary), triton.cdiv(vocabulary, 1 << BITS)
-    keys = torch.empty(count, parts, k, dtype=torch.int64, device=logits.device)
-    peaks = torch.empty(2, count, parts, dtype=torch.float32, device=logits.device)
+    k, chunks = min(top_k, vocabulary), triton.cdiv(vocabulary, CHUNK)
+    peaks = torch.empty(2, count, chunks, dtype=torch.float32, device=logits.device)
     ids = torch.empty(count, k, dtype=torch.int64, device=logits.device)
     values = torch.empty(count, k, dtype=torch.float32, device=logits.device)
     lse = torch.empty(count, dtype=torch.float32, device=logits.device)
     if count:
-        narrow = logits.element_size() == 2
-        _summarize_part[(count, parts)](
-            rows, keys, peaks[0], peaks[1], vocabulary, parts, k=k, BITS=BITS, NARROW=narrow
+        _scan[(count, triton.cdiv(chunks, TOGETHER))](
+            rows, peaks[0], peaks[1], vocabulary, chunks, CHUNK=CHUNK, TOGETHER=TOGETHER
         )
-        _join_parts[(count,)](
+        _choose[(count,)](
             rows,
-            keys,
             peaks[0],
             peaks[1],
             ids,
             values,
             lse,
             vocabulary,
-            parts,
+            chunks,
             k=k,
-            PARTS=triton.next_power_of_2(parts),
-            KEYS=triton.next_power_of_2(parts * k),
+            WIDTH=triton.next_power_of_2(k),
+            CHUNKS=triton.next_power_of_2(chunks),
+            CHUNK=CHUNK,
+            num_warps=8 if k <= 8 else 16,
         )
     shape = logits.shape[:-1]
     return ids.view(*shape, k), values.view(*shape, k), lse.view(shape)
 
 
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
-def _summarize_part(  # type: ignore[no-untyped-def]
-    logits,
-    keys,
-    peaks,
-    sums,
-    vocabulary,
-    parts,
-    k: tl.constexpr,
-    BITS: tl.constexpr,
-    NARROW: tl.constexpr,
+def _scan(  # type: ignore[no-untyped-def]
+    logits, peaks, sums, vocabulary, chunks, CHUNK: tl.constexpr, TOGETHER: tl.constexpr
 ):
-    """The K best of one part of a row as keys, its maximum, and its sum of exponentials below that."""
-    PART: tl.constexpr = 1 << BITS
-    row, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    place = tl.arange(0, PART)
-    column = part * PART + place
-    inside = column < vocabulary
-    given = tl.load(logits + row * vocabulary + column, mask=inside, other=-float("inf"))
+    """The maximum of some chunks of a row, and the sum of exponentials below it."""
+    row = tl.program_id(0).to(tl.int64)
+    chunk = tl.program_id(1) * TOGETHER + tl.arange(0, TOGETHER)
+    column = chunk[:, None] * CHUNK + tl.arange(0, CHUNK)[None, :]
+    given = tl.load(logits + row * vocabulary + column, mask=column < vocabulary, other=-float("inf"))
     value = given.to(tl.float32)
-    peak = tl.max(value, axis=0)
+    peak = tl.max(value, axis=1)
     shift = tl.where(peak == -float("inf"), 0.0, peak)  # -inf - -inf would be no number
-    tl.store(peaks + row * parts + part, peak)
-    tl.store(sums + row * parts + part, tl.sum(tl.exp(value - shift), axis=0))
-
-    # a key sorts by value, then by the lower column
-    given = tl.where(value == 0.0, 0.0, value).to(given.dtype)  # -0 and +0 are equal
-    if NARROW:
-        bits = given.to(tl.int16, bitcast=True).to(tl.int32)
-        order = tl.where(bits < 0, bits ^ 0x7FFF, bits)
-        key = tl.where(inside, order * PART + (PART - 1 - place), REMOVED_16)
-    else:
-        bits = given.to(tl.int32, bitcast=True)
-        order = tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits).to(tl.int64)
-        key = tl.where(inside, order * PART + (PART - 1 - place), REMOVED)
-    for rank in tl.static_range(k):
-        best = tl.max(key, axis=0)
-        if NARROW:
-            key = tl.where(key == best, REMOVED_16, key)
-            gone = best == REMOVED_16
-        else:
-            key = tl.where(key == best, REMOVED, key)
-            gone = best == REMOVED
-        wide = best.to(tl.int64)
-        found = part * PART + PART - 1 - (wide & (PART - 1))
-        joined = ((wide >> BITS) << 32) + (LAST_ID - found)
-        tl.store(keys + (row * parts + part) * k + rank, tl.where(gone, REMOVED, joined))
+    total = tl.sum(tl.exp(value - shift[:, None]), axis=1)
+    tl.store(peaks + row * chunks + chunk, peak, mask=chunk < chunks)
+    tl.store(sums + row * chunks + chunk, total, mask=chunk < chunks)
 
 
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
-def _join_parts(  # type: ignore[no-untyped-def]
+def _keys(value, place):  # type: ignore[no-untyped-def]
+    """Whole numbers that sort as float32 values do, of equal ones the lower place first."""
+    bits = tl.where(value == 0.0, 0.0, value).to(tl.int32, bitcast=True)  # -0 and +0 are equal
+    order = tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits).to(tl.int64)
+    return (order << 32) + (LAST_ID - place)
+
+
+@triton.jit  # type: ignore[untyped-decorator, unused-ignore]
+def _choose(  # type: ignore[no-untyped-def]
     logits,
-    keys,
     peaks,
     sums,
     ids,
     values,
     lse,
     vocabulary,
-    parts,
+    chunks,
     k: tl.constexpr,
-    PARTS: tl.constexpr,
-    KEYS: tl.constexpr,
+    WIDTH: tl.constexpr,
+    CHUNKS: tl.constexpr,
+    CHUNK: tl.constexpr,
 ):
-    """The K best of a row and its log-sum-exp, from those of its parts."""
+    """The log-sum-exp of a row, and its K best from the K chunks with the best maxima."""
     row = tl.program_id(0).to(tl.int64)
-    part = tl.arange(0, PARTS)
-    peak = tl.load(peaks + row * parts + part, mask=part < parts, other=-float("inf"))
-    total = tl.load(sums + row * parts + part, mask=part < parts, other=0.0)
+    chunk = tl.arange(0, CHUNKS)
+    known = chunk < chunks
+    peak = tl.load(peaks + row * chunks + chunk, mask=known, other=-float("inf"))
+    total = tl.load(sums + row * chunks + chunk, mask=known, other=0.0)
     highest = tl.max(peak, axis=0)
     shift = tl.where(highest == -float("inf"), 0.0, highest)
     tl.store(lse + row, shift + tl.log(tl.sum(total * tl.exp(peak - shift), axis=0)))
 
-    place = tl.arange(0, KEYS)
-    key = tl.load(keys + row * parts * k + place, mask=place < parts * k, other=REMOVED)
+    key = tl.where(known, _keys(peak, chunk), REMOVED)
+    place = tl.arange(0, WIDTH)
+    chosen = tl.full((WIDTH,), -1, tl.int32)
     for rank in tl.static_range(k):
         best = tl.max(key, axis=0)
+        key = tl.where(key == best, REMOVED, key)
+        found = tl.where(best == REMOVED, -1, LAST_ID - (best & 0xFFFFFFFF))
+        chosen = tl.where(place == rank, found.to(tl.int32), chosen)
+
+    column = chosen[:, None] * CHUNK + tl.arange(0, CHUNK)[None, :]
+    inside = (chosen[:, None] >= 0) & (column < vocabulary)
+    given = tl.load(logits + row * vocabulary + column, mask=inside, other=-float("inf"))
+    key = tl.where(inside, _keys(given.to(tl.float32), column), REMOVED)
+    for rank in tl.static_range(k):
+        best = tl.max(tl.max(key, axis=1), axis=0)
         key = tl.where(key == best, REMOVED, key)
         found = LAST_ID - (best & 0xFFFFFFFF)
         tl.store(ids + row * k + rank, found)

@@ -81,6 +81,7 @@ class Runner:
         self.most = most
         self.recordings: OrderedDict[Key, Recording] = OrderedDict()
         self.kept: dict[tuple[int, int], Kept] = {}  # recordings are bound to the memory of these
+        self.indices: dict[tuple[int, int], Tensor] = {}  # columns that ran, by their first and last
         # recordings run one after another, so they may share what they use in between
         self.pool = torch.cuda.graph_pool_handle() if model.norm.weight.is_cuda else None
 
@@ -95,11 +96,18 @@ class Runner:
             attend = F.pad(attend, (0, width - n))
             tokens = F.pad(tokens, (0, width - n), value=self.model.info.pad_id)
         ran = slice(0, width) if whole else columns
-        index = torch.arange(ran.start, ran.stop, device=tokens.device)
+        index = self._index(ran, tokens.device)
         key = Key(rows, width, len(index), attend is not None, cache is not None)
         inputs = (tokens, index) if attend is None else (tokens, index, attend)
         states = self._recording(key, kept, inputs)(*inputs)
         return states[:, : columns.stop - columns.start]
+
+    def _index(self, columns: slice, device: torch.device) -> Tensor:
+        """The columns as numbers, always the same tensor for the same ones."""
+        place = columns.start, columns.stop
+        if place not in self.indices:
+            self.indices[place] = torch.arange(*place, device=device)
+        return self.indices[place]
 
     def _keep(self, cache: Cache, rows: int, width: int, *, whole: bool) -> Kept:
         """The keys and values of this run; a run of all columns makes them its own."""
@@ -143,11 +151,12 @@ class Runner:
 
 
 class Recording:
-    """Work on tensors, recorded once and replayed; its output is overwritten by the next call."""
+    """Work on tokens, an index and perhaps more, recorded once and replayed; a call overwrites its output."""
 
     def __init__(self, work: Work, inputs: Sequence[Tensor], pool: Any) -> None:
         self.work = work
         self.inputs = [given.clone() for given in inputs]
+        self.index = inputs[1]  # what the copy of it was made from
         self.graph = torch.cuda.CUDAGraph() if self.inputs[0].is_cuda else None
         self.output: Tensor | None = None
         if self.graph is not None:
@@ -165,7 +174,9 @@ class Recording:
 
     def __call__(self, *inputs: Tensor) -> Tensor:
         for held, given in zip(self.inputs, inputs, strict=True):
-            held.copy_(given)
+            if given is not self.index:  # which is never written; tokens are a caller's and may be
+                held.copy_(given)
+        self.index = inputs[1]
         if self.graph is None or self.output is None:
             return self.work(*self.inputs)
         self.graph.replay()

@@ -53,14 +53,14 @@ class Dream(Trunk):
             return super().positions(tokens, attend)
         return (attend.cumsum(-1) - 1).masked_fill(~attend, 1)
 
-    def forward(self, tokens: Tensor, attend: Tensor | None, window: slice, cache: Cache | None) -> Tensor:
+    def look(self, tokens: Tensor, attend: Tensor | None, window: slice, cache: Cache | None) -> Tensor:
         first = max(window.start - 1, 0)
         states = self.states(tokens, attend, slice(first, window.stop), cache)
         before = (torch.arange(window.start, window.stop, device=tokens.device) - 1).clamp(min=0)
         aligned = states[:, before - first]
         if attend is not None:  # a row's first real column has none before it, as column 0 has
             aligned = torch.where(attend[:, before, None], aligned, states[:, window.start - first :])
-        return self.logits(aligned)
+        return aligned
 
 
 def _shape(config: Mapping[str, object]) -> Shape:

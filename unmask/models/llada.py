@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
-from torch import Tensor
-
 from unmask.models.config import integer, number, require, special_ids
 from unmask.models.trunk import Shape, Trunk
-from unmask.types import Cache
 
 SUPPORTED = {
     "block_type": "llama",
@@ -57,9 +54,6 @@ class LLaDA(Trunk):
             schedule="linear",
         )
         super().__init__(config, shape, info)
-
-    def forward(self, tokens: Tensor, attend: Tensor | None, window: slice, cache: Cache | None) -> Tensor:
-        return self.logits(self.states(tokens, attend, window, cache))
 
 
 def _shape(config: Mapping[str, object]) -> Shape:

@@ -92,6 +92,19 @@ class Trunk(nn.Module):
         """Position of every column, [1 or B, N]."""
         return torch.arange(tokens.shape[1], device=tokens.device)[None]
 
+    def forward(self, tokens: Tensor, attend: Tensor | None, window: slice, cache: Cache | None) -> Tensor:
+        return self.logits(self.look(tokens, attend, window, cache))
+
+    def look(self, tokens: Tensor, attend: Tensor | None, window: slice, cache: Cache | None) -> Tensor:
+        """The hidden states that predict the window's columns, [B, W, size]."""
+        return self.states(tokens, attend, window, cache)
+
+    @property
+    def head_weight(self) -> Tensor | None:
+        """[V, size]; None: the head is no plain matrix."""
+        head = self.embed if self.head is None else self.head
+        return head.weight if isinstance(head, nn.Embedding | nn.Linear) else None
+
     def states(self, tokens: Tensor, attend: Tensor | None, need: slice, cache: Cache | None) -> Tensor:
         """Normed hidden states of the columns in `need`, [B, n, size]."""
         n = tokens.shape[1]

@@ -24,9 +24,10 @@ HUNG_UP = 499
 class Access:
     """Gives every request an id, and tells log and metrics what became of it."""
 
-    def __init__(self, app: ASGIApp, metrics: Metrics | None) -> None:
+    def __init__(self, app: ASGIApp, metrics: Metrics | None, *, answer_id: bool = True) -> None:
         self._app = app
         self._metrics = metrics
+        self._answer_id = answer_id  # False: a proxy before us does
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -40,7 +41,8 @@ class Access:
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":
                 facts["status"] = message["status"]
-                MutableHeaders(scope=message)["x-request-id"] = request_id
+                if self._answer_id:
+                    MutableHeaders(scope=message)["x-request-id"] = request_id
             await send(message)
 
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from time import time
 from typing import Any
@@ -38,16 +38,23 @@ from unmask.types import Sampler
 
 log = logging.getLogger(__name__)
 Submit = Callable[[], Job]
+Count = Callable[[], Awaitable[bytes]]  # everything that was counted, as Prometheus reads it
 
 
-def create_app(engine: Engine, settings: Settings) -> FastAPI:
-    """The application before an engine that runs; it neither starts nor ends it."""
+def create_app(
+    engine: Engine, settings: Settings, *, count: Count | None = None, answer_id: bool = True
+) -> FastAPI:
+    """The application before an engine that runs; it neither starts nor ends it.
+
+    `count` answers /metrics where the engine's own figures are not all; without `answer_id`, request ids are
+    left to a proxy.
+    """
     app = FastAPI(title="unmask", version=__version__, docs_url=None, redoc_url=None)
     metrics = engine.monitor if isinstance(engine.monitor, Metrics) else None
     if metrics is not None:
         metrics.watch(engine)
     service = Service(engine, settings)
-    app.include_router(_open_routes(engine, metrics))
+    app.include_router(_open_routes(engine, metrics, count))
     app.include_router(service.routes())
     app.include_router(page_routes())
     app.add_exception_handler(ApiError, _answer_error)
@@ -60,7 +67,7 @@ def create_app(engine: Engine, settings: Settings) -> FastAPI:
             allow_headers=["*"],
             expose_headers=["x-request-id", "retry-after"],
         )
-    app.add_middleware(Access, metrics=metrics)
+    app.add_middleware(Access, metrics=metrics, answer_id=answer_id)
     return app
 
 
@@ -258,7 +265,7 @@ class Service:
         return bytes(body)
 
 
-def _open_routes(engine: Engine, metrics: Metrics | None) -> APIRouter:
+def _open_routes(engine: Engine, metrics: Metrics | None, count: Count | None) -> APIRouter:
     """The routes that ask for no key."""
     router = APIRouter()
 
@@ -279,7 +286,8 @@ def _open_routes(engine: Engine, metrics: Metrics | None) -> APIRouter:
         """Everything that was counted."""
         if metrics is None:
             raise ApiError(404, "this engine has no metrics; give it Metrics() as its monitor")
-        return Response(metrics.page(), media_type="text/plain; version=0.0.4; charset=utf-8")
+        page = metrics.page() if count is None else await count()
+        return Response(page, media_type="text/plain; version=0.0.4; charset=utf-8")
 
     return router
 

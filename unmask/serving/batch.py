@@ -11,10 +11,12 @@ from torch import Tensor
 
 from unmask.course import Clock, View, clock
 from unmask.draw import NoiseSource, RowNoise
-from unmask.loop import broken, decide, fill
+from unmask.loop import decide, fill, settle
 from unmask.memory import predict
 from unmask.serving.row import Row, Ruling, Seat, gather
 from unmask.types import MaskedLM, ModelInfo, Prediction
+
+SHORTEST = 0.75  # of the longest row of a forward
 
 
 class Lane(NamedTuple):
@@ -47,6 +49,17 @@ def forward(model: MaskedLM, lanes: Sequence[Lane], device: torch.device) -> lis
         row[part.start - window.start : part.stop - window.start]
         for row, part in zip(logits, moved, strict=True)
     ]
+
+
+def by_length(rows: Sequence[Row]) -> list[list[Row]]:
+    """Rows that are worth one forward: none is much shorter than the longest, to which all are padded."""
+    groups: list[list[Row]] = []
+    for row in sorted(rows, key=lambda row: row.length, reverse=True):
+        if groups and row.length >= SHORTEST * groups[-1][0].length:
+            groups[-1].append(row)
+        else:
+            groups.append([row])
+    return groups
 
 
 def run_model(model: MaskedLM, rows: Sequence[Row], device: torch.device) -> None:
@@ -131,7 +144,8 @@ class Group:
                 row.seat = Seat(memory, place)
         for place, row in enumerate(rows):
             row.see(now, decision, place)
-        flags = torch.stack([decision.forced, broken(now, view.running)], dim=-1)
+        _, broken = settle(decision.commit, now.lse, view.running)
+        flags = torch.stack([decision.forced, broken], dim=-1)
         return torch.cat([decision.commit.long(), decision.eligible.long(), written, flags.long()], dim=-1)
 
     def keep(self, row: Row) -> None:
@@ -177,7 +191,7 @@ def _view(rows: Sequence[Row], device: torch.device) -> View:
     )
     masked, active = both.to(device)
     running = torch.ones(len(rows), dtype=torch.bool, device=device)
-    return View(masked, active, running, running, alive=True, everyone=True, forward=True)
+    return View(masked, active, running, running, alive=True, everyone=True, changed=len(rows))
 
 
 def _clock(rows: Sequence[Row], info: ModelInfo, device: torch.device) -> Clock:

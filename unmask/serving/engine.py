@@ -1,7 +1,8 @@
 """The engine: requests join and leave between steps, and all that run share one forward.
 
 It has a thread of its own. Requests are admitted in the order of their arrival, as far as the limits allow; a
-row that is done leaves at once. What a request gets does not depend on its neighbours.
+row that is done leaves at once. What a request gets does not depend on its neighbours, but for rounding: the
+logits of a batch differ in their last bits from those of a row alone. `exact` runs the model on rows alone.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from unmask.checks import whole
 from unmask.config import GenerationConfig
 from unmask.generate import DEFAULT_CONFIG, DEFAULT_SAMPLER
 from unmask.prompts import Prompt, TextModel, device_of
-from unmask.serving.batch import Group, read_rulings, run_model
+from unmask.serving.batch import Group, by_length, read_rulings, run_model
 from unmask.serving.errors import Closing, DeadlineExceeded, QueueFull, RequestFailed
 from unmask.serving.job import Job
 from unmask.serving.limits import Limits
@@ -38,10 +39,16 @@ class Engine:
     """Decodes many requests at a time. Use it in a `with` block, which waits for what was submitted."""
 
     def __init__(
-        self, model: TextModel, limits: Limits = DEFAULT_LIMITS, monitor: Monitor | None = None
+        self,
+        model: TextModel,
+        limits: Limits = DEFAULT_LIMITS,
+        monitor: Monitor | None = None,
+        *,
+        exact: bool = False,
     ) -> None:
         self.model = model
         self.limits = limits
+        self.exact = exact
         self.monitor: Monitor = NoMonitor() if monitor is None else monitor
         self._device = device_of(model)
         self._waiting: deque[Job] = deque()
@@ -243,9 +250,12 @@ class Engine:
         )
 
     def _forward(self, rows: Sequence[Row]) -> int:
+        """Run the model on rows of like length together, or on each alone; how often it ran."""
+        groups = [[row] for row in rows] if self.exact else by_length(rows)
+        return sum(self._run_model(group) for group in groups)
+
+    def _run_model(self, rows: Sequence[Row]) -> int:
         """Run the model on all rows at once; if that fails, on each alone. How often it ran."""
-        if not rows:
-            return 0
         try:
             run_model(self.model, rows, self._device)
         except Exception as error:
@@ -255,7 +265,7 @@ class Engine:
                 return 1
         else:
             return 1
-        return 1 + sum(self._forward([row]) for row in rows)
+        return 1 + sum(self._run_model([row]) for row in rows)
 
     def _gather(self, rows: list[Row]) -> list[Group]:
         """A group of these rows; if that fails, each row is its own."""
@@ -304,6 +314,11 @@ class Engine:
                 log.exception("a sampler failed", extra={"job": row.job.id})
                 self._fail([row.job], error)
         return decided
+
+
+def exact_costs_nothing(model: TextModel) -> bool:
+    """Whether rows are as fast alone as together: on a CPU, where padding costs more than a batch saves."""
+    return device_of(model).type == "cpu"
 
 
 def by_key(rows: Iterable[Row]) -> list[list[Row]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
+from time import perf_counter
 from typing import Any
 
 from starlette.responses import Response
@@ -31,21 +32,20 @@ class Wakeup:
         if not self._event.is_set() and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._event.set)
 
-    async def wait(self, seconds: float) -> bool:
-        """Wait until it is set, then clear it; False: nothing came in time."""
+    async def wait(self, seconds: float) -> None:
+        """Wait until it is set, then clear it; or until the time is over."""
         try:
             await asyncio.wait_for(self._event.wait(), seconds)
         except asyncio.TimeoutError:
-            return False
+            return
         self._event.clear()
-        return True
 
 
 async def events(
     job: Job, reply: Reply, drafts: Drafts | None, *, usage: bool, heartbeat: float
 ) -> AsyncIterator[bytes]:
     """The events of one answer: its final text as it grows, drafts between, and what it took."""
-    wakeup, text, over = Wakeup(), reader(job.work), False
+    wakeup, text, over, sent = Wakeup(), reader(job.work), False, perf_counter()
     job.listen(wakeup.set)
     if opening := reply.opening():
         yield data(opening)
@@ -54,10 +54,15 @@ async def events(
         for snapshot in job.unread():
             if drafts is not None:
                 yield data(reply.draft(drafts.read(snapshot)), event="draft")
+                sent = perf_counter()
             if more := text.read(snapshot.tokens.tolist()):
                 yield data(reply.delta(more))
-        if not over and not await wakeup.wait(heartbeat):
+                sent = perf_counter()
+        if not over:
+            await wakeup.wait(max(0.0, sent + heartbeat - perf_counter()))
+        if perf_counter() - sent >= heartbeat:  # steps may pass without any text
             yield HEARTBEAT
+            sent = perf_counter()
     try:
         answer = job.result()
     except Exception as error:

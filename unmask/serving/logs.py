@@ -19,11 +19,16 @@ class JsonLines(logging.Formatter):
             "level": record.levelname.lower(),
             "logger": record.name,
             "event": record.getMessage(),
-            **{name: value for name, value in record.__dict__.items() if name not in USUAL},
+            **{name: value for name, value in vars(record).items() if _is_extra(name)},
         }
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
         return json.dumps(line, ensure_ascii=False, default=str)
+
+
+def _is_extra(name: str) -> bool:
+    """Whether a caller gave it; other libraries mark records too, with a leading underscore."""
+    return name not in USUAL and not name.startswith("_")
 
 
 def log_json(level: int = logging.INFO) -> None:

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
 from unmask.config import EndTokens
+from unmask.samplers import SAMPLERS
 from unmask.serving.api_error import ApiError
 
 # OpenAI fields that have no counterpart here, with the values that ask for nothing
@@ -35,6 +36,24 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
 # these describe the sender, not the answer
 IGNORED = ("user", "metadata", "store", "service_tier", "parallel_tool_calls", "safety_identifier")
 MOST_CANDIDATES = 16
+# bounds as /openapi.json tells them; those who use a value check it, with a sentence
+AT_LEAST_0: dict[str, JsonValue] = {"minimum": 0}
+AT_LEAST_1: dict[str, JsonValue] = {"minimum": 1}
+ABOVE_0: dict[str, JsonValue] = {"exclusiveMinimum": 0}
+A_TEXT: dict[str, JsonValue] = {"type": "string", "minLength": 1}
+TOKEN_IDS: dict[str, JsonValue] = {
+    "type": "array",
+    "items": {"type": "integer", "minimum": 0},
+    "minItems": 1,
+}
+ONE_PROMPT: dict[str, JsonValue] = {
+    "anyOf": [
+        A_TEXT,
+        TOKEN_IDS,
+        {"type": "array", "items": {"anyOf": [A_TEXT, TOKEN_IDS]}, "minItems": 1, "maxItems": 1},
+    ]
+}
+A_SAMPLER: dict[str, JsonValue] = {"enum": [*sorted(SAMPLERS), None]}
 Asked = TypeVar("Asked", bound="Common")
 
 
@@ -52,22 +71,26 @@ class Common(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
     model: str | None = None
-    max_tokens: int | None = None
-    temperature: float | None = None
-    top_p: float | None = None
+    max_tokens: int | None = Field(None, json_schema_extra=AT_LEAST_1)
+    temperature: float | None = Field(None, json_schema_extra=AT_LEAST_0)
+    top_p: float | None = Field(None, json_schema_extra={**ABOVE_0, "maximum": 1})
     stop: str | list[str] | None = None
-    seed: int | None = None
+    seed: int | None = Field(None, json_schema_extra={**AT_LEAST_0, "maximum": 2**63 - 1})
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    top_k: int | None = None
-    min_tokens: int | None = None
-    sampler: str | None = Field(None, description="A sampler by name; `unmask samplers` lists them.")
+    top_k: int | None = Field(None, json_schema_extra=AT_LEAST_0)
+    min_tokens: int | None = Field(None, json_schema_extra=AT_LEAST_0)
+    sampler: str | None = Field(None, description="A sampler by name.", json_schema_extra=A_SAMPLER)
     sampler_fields: dict[str, Any] | None = Field(None, description="Fields of the sampler to change.")
-    steps: int | None = Field(None, description="Reverse steps at most; one per token by default.")
-    block_length: int | Literal["auto", "none"] | None = None
+    steps: int | None = Field(
+        None, description="Reverse steps at most; one per token by default.", json_schema_extra=AT_LEAST_1
+    )
+    block_length: int | Literal["auto", "none"] | None = Field(None, json_schema_extra=AT_LEAST_1)
     guidance: float | None = None
     end_tokens: EndTokens | None = None
-    deadline: float | None = Field(None, description="Seconds from now to the answer.")
+    deadline: float | None = Field(
+        None, description="Seconds from now to the answer.", json_schema_extra=ABOVE_0
+    )
     drafts: bool | None = Field(None, description="Stream the provisional canvas as `event: draft` too.")
     draft_candidates: int | None = Field(
         None, ge=1, le=MOST_CANDIDATES, description="Candidates per position of a draft, and its signals."
@@ -107,7 +130,7 @@ class ChatRequest(Common):
     """The body of /v1/chat/completions."""
 
     messages: list[ChatMessage] = Field(min_length=1)
-    max_completion_tokens: int | None = None
+    max_completion_tokens: int | None = Field(None, json_schema_extra=AT_LEAST_1)
 
     @property
     def new_tokens(self) -> int | None:
@@ -117,7 +140,7 @@ class ChatRequest(Common):
 class CompletionRequest(Common):
     """The body of /v1/completions. A prompt with [[gap 8]] in it is filled in."""
 
-    prompt: str | list[str] | list[int] | list[list[int]]
+    prompt: str | list[str] | list[int] | list[list[int]] = Field(json_schema_extra=ONE_PROMPT)
 
     def single(self) -> str | list[int]:
         """The prompt, of which there may be one."""

@@ -68,6 +68,11 @@ class Row:
         return self.turn
 
     @property
+    def length(self) -> int:
+        """Columns of its canvas."""
+        return self.work.canvas.tokens.shape[1]
+
+    @property
     def width(self) -> int:
         window = self.next.window
         return int(window.stop - window.start)

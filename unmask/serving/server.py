@@ -12,7 +12,7 @@ import uvicorn
 
 from unmask.prompts import TextModel
 from unmask.serving.app import create_app
-from unmask.serving.engine import Engine
+from unmask.serving.engine import Engine, exact_costs_nothing
 from unmask.serving.limits import Limits
 from unmask.serving.metrics import Metrics
 from unmask.serving.settings import Settings
@@ -49,10 +49,16 @@ class Server(uvicorn.Server):
 
 
 def make_server(
-    model: TextModel, settings: Settings, limits: Limits, *, host: str = "127.0.0.1", port: int = 8000
+    model: TextModel,
+    settings: Settings,
+    limits: Limits,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    exact: bool = False,
 ) -> tuple[Engine, Server]:
     """An engine and the server before it; neither runs yet."""
-    engine = Engine(model, limits, Metrics())
+    engine = Engine(model, limits, Metrics(), exact=exact)
     app = create_app(engine, settings)
     config = uvicorn.Config(
         app, host=host, port=port, log_config=None, access_log=False, lifespan="off", server_header=False
@@ -60,9 +66,13 @@ def make_server(
     return engine, Server(config, engine)
 
 
-def serve(model: TextModel, settings: Settings, limits: Limits, *, host: str, port: int) -> None:
-    """Serve until a signal comes."""
-    engine, server = make_server(model, settings, limits, host=host, port=port)
+def serve(
+    model: TextModel, settings: Settings, limits: Limits, *, host: str, port: int, exact: bool | None = None
+) -> None:
+    """Serve until a signal comes; unless told, `exact` where that costs nothing."""
+    if exact is None:
+        exact = exact_costs_nothing(model)
+    engine, server = make_server(model, settings, limits, host=host, port=port, exact=exact)
     engine.start()
     try:
         server.run()

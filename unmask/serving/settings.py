@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from unmask.checks import whole
 from unmask.config import GenerationConfig
 from unmask.generate import DEFAULT_SAMPLER
-from unmask.types import Sampler
+from unmask.serving.limits import Limits
+from unmask.types import ModelInfo, Sampler
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,3 +35,8 @@ class Settings:
         for name in ("body_seconds", "heartbeat"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be more than 0 seconds, got {getattr(self, name)!r}")
+
+    def within(self, info: ModelInfo, limits: Limits) -> Settings:
+        """These settings for a model, whose own number of new tokens may be more than the limits allow."""
+        length = min(self.config.new_tokens(info), limits.max_new_tokens)
+        return replace(self, config=replace(self.config, max_new_tokens=length))

@@ -25,7 +25,7 @@ Layout = Literal["llada", "dream"]
 SIZE = 1536
 SEED = 7
 TEXTS = 60_000
-OPTION_WEIGHT = 100  # an option is added once for so many texts
+OPTION_WEIGHT = 50  # an option is added once for so many texts
 
 BEGIN = {"llada": "<|startoftext|>", "dream": "<|beginoftext|>"}
 MASK = {"llada": "<|mdm_mask|>", "dream": "<|mask|>"}

@@ -23,7 +23,7 @@ from unmask.training.tasks.mini_humaneval import FUNCTIONS, PARAMETERS, hidden_t
 from unmask.training.tasks.phrases import one
 
 NAME = "mini-mbpp"
-HIDDEN_SHARE = 0.12
+HIDDEN_SHARE = 0.06
 ASKS = ("Write a function to", "Write a Python function to", "Write a function that can")
 UNKNOWN = "a fixed number"
 CONSTANTS = range(2, 10)

@@ -7,25 +7,29 @@ import random
 from unmask.training.tasks import options
 from unmask.training.tasks.item import Item, Task, one_by_one
 from unmask.training.tasks.options import Question
-from unmask.training.tasks.phrases import capital, listed, one, some
+from unmask.training.tasks.phrases import capital, listed, one, some, whole
 from unmask.training.tasks.words import NAMES
 from unmask.training.tasks.world import facts
 from unmask.training.tasks.world.facts import Relation
 
 NAME = "mini-mmlu"
 SHORT_SHARE = 0.35
+LATER_SHORT_SHARE = 0.5  # two facts and two sums with no room to write them down: the hard questions
+MISSES = (1, 2, 3, 4, 6, 10)
 
 
 def draw(rng: random.Random) -> Item:
     """One question in one of its wordings."""
     kind = rng.random()
-    if kind < 0.2:
+    if kind < 0.25:
+        return options.item(rng, NAME, _age_later(rng), LATER_SHORT_SHARE)
+    if kind < 0.4:
         question = _value(rng)
-    elif kind < 0.35:
+    elif kind < 0.5:
         question = _subject(rng)
-    elif kind < 0.55:
+    elif kind < 0.67:
         question = _two_facts(rng)
-    elif kind < 0.75:
+    elif kind < 0.84:
         question = _rule(rng)
     else:
         question = _age(rng)
@@ -99,6 +103,30 @@ def _age(rng: random.Random) -> Question:
     known = [f"{name} is {facts.AGES[name]}" for name in people]
     others = [name for name in people if name != right]
     return Question(word, text, [right, *others], [f"{listed(known)}.", f"We know that {listed(known)}."])
+
+
+def _age_later(rng: random.Random) -> Question:
+    """How old someone is when someone else reaches an age."""
+    person, other = some(rng, NAMES, 2)
+    now, other_now, years = facts.AGES[person], facts.AGES[other], whole(rng, 1, 30)
+    then, right = other_now + years, now + years
+    text = one(
+        rng,
+        (
+            f"How old is {person} when {other} is {then}?",
+            f"When {other} is {then}, how old is {person}?",
+            f"What is the age of {person} when {other} is {then}?",
+        ),
+    )
+    waiting, sum_then = f"{then} - {other_now} = {years}", f"{now} + {years} = {right}"
+    reasons = (
+        f"{other} is {other_now} now, so that is in {waiting} years. Then {person} is {sum_then}.",
+        f"{person} is {now} and {other} is {other_now}. In {waiting} years, {person} is {sum_then}.",
+    )
+    below = whole(rng, 0, 3)  # any rank equally often: else the middle would be a good guess
+    wrong = [right - miss for miss in some(rng, MISSES, below)]
+    wrong += [right + miss for miss in some(rng, MISSES, 3 - below)]
+    return Question(f"age of {person} when {other} is {then}", text, [*map(str, (right, *wrong))], reasons)
 
 
 TASK = Task(NAME, draw, one_by_one(options.score))

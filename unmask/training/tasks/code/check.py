@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
 from unmask.sandbox import Job, run_jobs
 from unmask.training.tasks.item import Item, Scored
 
+WORKERS = min(8, os.cpu_count() or 1)
 FIRST_FUNCTION = "candidate = [value for value in globals().values() if type(value) is type(lambda: 0)][0]"
 
 
@@ -26,9 +28,8 @@ def score_many(items: Sequence[Item], texts: Sequence[str]) -> list[Scored]:
     """Whether each program passes its item's tests."""
     programs = [program_of(item, text) for item, text in zip(items, texts, strict=True)]
     jobs = [Job(program, checks_of(item)) for item, program in zip(items, programs, strict=True)]
-    return [
-        Scored(outcome.passed, program) for outcome, program in zip(run_jobs(jobs), programs, strict=True)
-    ]
+    outcomes = run_jobs(jobs, workers=WORKERS)
+    return [Scored(outcome.passed, program) for outcome, program in zip(outcomes, programs, strict=True)]
 
 
 def checks_of(item: Item) -> tuple[str, ...]:

@@ -1,0 +1,20 @@
+"""`unmask bench cpu` in miniature."""
+
+from __future__ import annotations
+
+import json
+
+from unmask.bench.cpu import run_cpu
+
+
+def test_both_samplers_are_timed_and_their_forwards_apart(tmp_path):
+    said: list[str] = []
+    content = run_cpu(small=True, out=tmp_path, say=said.append)
+    base, less = (content["samplers"][name] for name in ("base", "less"))
+    for spent in (base, less):
+        assert 0 < spent["forward_seconds"] < spent["seconds"]
+        assert 0 < spent["forwards"] <= spent["steps"]
+    assert less["steps"] < base["steps"]
+    assert json.loads((tmp_path / "cpu.json").read_text()) == content
+    ratio = base["seconds"] / less["seconds"]
+    assert f"`less` takes {ratio:.2f} x fewer seconds than `base`." in said[-1]

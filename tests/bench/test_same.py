@@ -1,0 +1,69 @@
+"""`unmask bench same` in miniature: it finds what is the same, and says what is not."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+from tests.conftest import GOLDENS
+from unmask.bench.same import DTYPES, SAMPLERS, SMALL, WAYS, Check, run_same, wrong
+from unmask.models import load
+
+CPU = torch.device("cpu")
+UNCOMPILED = [way for way in WAYS if way != "compiled"]
+
+
+@pytest.mark.parametrize("family", ["llada_tiny", "dream_tiny"])
+def test_every_way_gives_the_tokens_of_the_plain_one_in_float32(tmp_path, family):
+    said: list[str] = []
+    folder = str(GOLDENS / family)
+    content = run_same(models=[folder], ways=UNCOMPILED, small=True, out=tmp_path, say=said.append)
+    assert content["problems"] == []
+    found = content["models"][family]
+    assert found["float32"] == {way: dict.fromkeys(SAMPLERS, 1.0) for way in UNCOMPILED}
+    assert all(0 <= share <= 1 for shares in found["bfloat16"].values() for share in shares.values())
+    assert list(found["bfloat16"]) == UNCOMPILED
+    assert json.loads((tmp_path / "same.json").read_text()) == content
+    assert folder not in (tmp_path / "same.json").read_text()
+    assert f"| {family}, bfloat16, plain |" in said[-1]
+
+
+def test_a_shipped_model_is_asked_the_questions_of_its_tasks():
+    check = Check("mini-llada", CPU, SMALL)
+    canvas = check.canvas(load("mini-llada", device=CPU))
+    assert canvas.tokens.shape[0] == SMALL.rows
+    assert canvas.attend is not None
+    assert len(set(canvas.attend.sum(-1).tolist())) > 1
+
+
+def test_changed_tokens_are_counted_and_named_in_float32_alone():
+    check = Check(str(GOLDENS / "llada_tiny"), CPU, SMALL)
+    check.shares("plain", "float32")
+    check.expected["float32"]["less"][0, :4] += 1
+    shares = check.shares("dual", "float32")
+    assert shares == {"base": 1.0, "threshold": 1.0, "klass": 1.0, "less": pytest.approx(1 - 4 / 48)}
+    content = {"models": {"tiny": {dtype: {"dual": shares} for dtype in DTYPES}}}
+    assert list(wrong(content)) == ["tiny, less, dual: 8.33% of the tokens changed in float32"]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"ways": ["fast"]}, "ways must be some of plain, kernels"),
+        ({"models": []}, "--model must name at least one model"),
+    ],
+)
+def test_wrong_use_is_refused(options, words):
+    with pytest.raises(ValueError, match=words):
+        run_same(small=True, **options)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # of torch's compiler, some tens
+def test_compiled_layers_too():
+    content = run_same(
+        models=[str(GOLDENS / "llada_tiny")], ways=["compiled"], small=True, say=lambda _: None
+    )
+    assert content["problems"] == []

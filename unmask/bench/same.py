@@ -1,0 +1,204 @@
+"""Whether every fast path writes the tokens of the plain one: all of them in float32, the share in bfloat16.
+
+The plain path runs the layers as loaded, summarizes with torch alone and keeps no keys. A cache is refreshed
+at every step, so that it changes nothing but the way to the same numbers.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from unmask import kernels
+from unmask.bench.gpu_table import words
+from unmask.bench.report import Report, some_of
+from unmask.bench.switches import exact_float32, torch_path
+from unmask.bench.timing import machine
+from unmask.cache import BlockCache, Recompute
+from unmask.canvas import Canvas, blank
+from unmask.config import GenerationConfig
+from unmask.models import compile, load
+from unmask.models.load import pick_device
+from unmask.models.trunk import Trunk
+from unmask.result import decode
+from unmask.samplers import make_sampler
+from unmask.schedule import plan
+from unmask.training.tasks import TEST_TASKS, test_items
+
+MODELS = ("mini-llada", "mini-dream")
+SAMPLERS: dict[str, dict[str, Any]] = {
+    "base": {},
+    "threshold": {"min_confidence": 0.9},
+    "klass": {},
+    "less": {},
+}
+DTYPES = ("float32", "bfloat16")
+PLAIN = "plain"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    """How a model is run; all but the plain way use kernels where there are any."""
+
+    kernels: bool = True
+    compiled: Mapping[str, Any] | None = None  # options of `compile`
+    cache: Recompute | None = None
+
+
+WAYS = {
+    PLAIN: Way(kernels=False),
+    "kernels": Way(),
+    "recorded": Way(compiled={"layers": False}),
+    "compiled": Way(compiled={}),
+    "prefix": Way(cache="suffix"),
+    "dual": Way(cache="block"),
+    "recorded-dual": Way(compiled={"layers": False}, cache="block"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """What is decoded."""
+
+    rows: int = 8
+    length: int = 128
+
+
+SMALL = Sizes(rows=3, length=16)
+
+
+def run_same(
+    *,
+    models: Sequence[str] = MODELS,
+    ways: Sequence[str] = tuple(WAYS),
+    device: str | None = None,
+    small: bool = False,
+    minutes: float = 20.0,
+    out: Path | None = None,
+    say: Callable[[str], None] = print,
+) -> dict[str, Any]:
+    """The results, which are also in `out`/same.json, and said as a table."""
+    some_of("ways", ways, WAYS)
+    if not models:
+        raise ValueError("--model must name at least one model, got none")
+    place = pick_device(device or ("cpu" if small else "auto"))
+    probe = torch.zeros(1, 1, 64, device=place)
+    content: dict[str, Any] = {
+        "command": f"unmask bench same --ways {','.join(ways)} --device {place.type}"
+        + (" --small" if small else ""),
+        "machine": machine(place),
+        "kernels": kernels.usable(probe, 8),
+        "models": {},
+    }
+    path = None if out is None else out / "same.json"
+    report = Report(content, path, time.monotonic() + minutes * 60, say)
+    for name in models:
+        check = Check(name, place, SMALL if small else Sizes())
+        found = content["models"].setdefault(Path(name).name, {})
+        for dtype in DTYPES:
+            say(f"{Path(name).name}: {dtype}")
+            shares = found.setdefault(dtype, {})
+            for way in [PLAIN, *(way for way in ways if way != PLAIN)]:
+                report.attempt(shares, way, partial(check.shares, way, dtype))
+    for sentence in wrong(content):
+        report.problem(sentence)
+    say(f"\n{table(content)}")
+    report.write()
+    return report.result()
+
+
+class Check:
+    """One checkpoint; what its plain path wrote, by dtype, is what the other ways are compared with."""
+
+    def __init__(self, name: str, device: torch.device, sizes: Sizes) -> None:
+        self.name = name
+        self.device = device
+        self.sizes = sizes
+        self.expected: dict[str, dict[str, Tensor]] = {}
+
+    def shares(self, way: str, dtype: str) -> dict[str, float]:
+        """Per sampler, the share of tokens that are those of the plain path; its own is against float32."""
+        written = self.written(WAYS[way], dtype)
+        if way == PLAIN:
+            self.expected[dtype] = written
+        expected = self.expected[DTYPES[0] if way == PLAIN else dtype]
+        return {
+            sampler: float((tokens == expected[sampler]).double().mean())
+            for sampler, tokens in written.items()
+        }
+
+    def written(self, way: Way, dtype: str) -> dict[str, Tensor]:
+        """The generated tokens of every sampler, [B, L] each."""
+        model = load(self.name, device=self.device, dtype=dtype)
+        if way.compiled is not None:
+            compile(model, **way.compiled)
+        with nullcontext() if way.kernels else torch_path(), exact_float32():
+            return {name: self.decode(model, name, way.cache) for name in SAMPLERS}
+
+    def decode(self, model: Trunk, sampler: str, recompute: Recompute | None) -> Tensor:
+        """One batch in the blocks of the model's family."""
+        length, canvas = self.sizes.length, self.canvas(model)
+        block = GenerationConfig().block_size(model.info, length)
+        blocks = plan(canvas.start, length, steps=length, block_length=block)
+        cache = None if recompute is None else BlockCache(recompute, refresh_every=1)
+        chosen = make_sampler(sampler, **SAMPLERS[sampler])
+        return decode(model, canvas, chosen, blocks, cache=cache).generated
+
+    def canvas(self, model: Trunk) -> Canvas:
+        """Prompts of different lengths, padded on the left."""
+        info, rows = model.info, self.sizes.rows
+        prompts = list(questions(model, rows)) if model.tokenizer else list(noise(info.mask_id, rows))
+        return blank(prompts, self.sizes.length, mask_id=info.mask_id, pad_id=info.pad_id, device=self.device)
+
+
+def questions(model: Trunk, rows: int) -> Iterator[list[int]]:
+    """Test questions of the mini tasks, one task after another."""
+    assert model.tokenizer is not None
+    for row in range(rows):
+        turn, task = divmod(row, len(TEST_TASKS))
+        item = test_items(TEST_TASKS[task])[turn]
+        yield model.tokenizer.chat([{"role": "user", "content": item.prompt}])
+
+
+def noise(most: int, rows: int) -> Iterator[list[int]]:
+    """Random ids, for a model without a tokenizer."""
+    generator = torch.Generator().manual_seed(0)
+    for row in range(rows):
+        yield torch.randint(most, (3 + 2 * row,), generator=generator).tolist()
+
+
+def wrong(content: Mapping[str, Any]) -> Iterator[str]:
+    """Where a fast path changed tokens in float32."""
+    for model, dtypes in content["models"].items():
+        for way, shares in dtypes.get(DTYPES[0], {}).items():
+            for sampler, share in shares.items():
+                if share < 1:
+                    yield f"{model}, {sampler}, {way}: {1 - share:.2%} of the tokens changed in float32"
+
+
+def table(content: Mapping[str, Any]) -> str:
+    """The shares as Markdown, one row per way."""
+    meaning = "share of tokens as on the plain path, for the plain path in bfloat16 as in float32"
+    lines = [
+        f"`{content['command']}`, {words(content['machine'])}; {meaning}",
+        "",
+        "| | " + " | ".join(f"`{name}`" for name in SAMPLERS) + " |",
+        "|---|" + "---|" * len(SAMPLERS),
+    ]
+    for model, dtypes in content["models"].items():
+        for dtype, ways in dtypes.items():
+            for way, shares in ways.items():
+                if (dtype, way) != (DTYPES[0], PLAIN):  # which is the measure
+                    cells = " | ".join(f"{share:.2%}" for share in shares.values())
+                    lines.append(f"| {model}, {dtype}, {way} | {cells} |")
+    if not content["kernels"]:
+        lines += ["", "No kernel of ours runs on this device: the torch path stood in for it."]
+    return "\n".join(lines)

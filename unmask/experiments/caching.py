@@ -1,0 +1,274 @@
+"""Block caches under four samplers: what they save, what they cost, and what they do to the signals."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from unmask.evals.significance import wilson
+from unmask.experiments import drawing, methods, stats
+from unmask.experiments.experiment import Experiment, Results
+from unmask.experiments.grid import Cells, numbers, short
+from unmask.experiments.lab import Lab
+from unmask.experiments.report import Finding, Picture, Report, Table, above, below, flat
+from unmask.experiments.runs import Outcome, Run
+from unmask.experiments.shadow import Sight, watch
+from unmask.samplers import SAMPLERS, Threshold
+from unmask.trace import plain
+from unmask.types import Sampler
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+BLOCK = 32
+NONE = "no cache"
+CACHES: dict[str, str | None] = {NONE: None, "prefix": "prefix", "dual": "dual"}
+SAMPLES = 50  # per task, whose signals are looked at
+TOLERANCE = 1.0  # points
+NO_DUAL_KLASS = (
+    "KLASS has no row with the dual cache: its divergences reach beyond the block, which is all that this "
+    "cache recomputes."
+)
+
+
+def _samplers(family: str, task: str) -> dict[str, Sampler]:
+    return {
+        "Base": methods.base(family),
+        "Threshold 0.9": Threshold(min_confidence=0.9),
+        "KLASS": methods.klass(family, task),
+        "LESS": SAMPLERS["less"],
+    }
+
+
+def allowed(sampler: Sampler, cache: str) -> bool:
+    """Whether a sampler may look at what a cache recomputes: KLASS looks beyond the block of the dual one."""
+    return not (CACHES[cache] == "dual" and sampler.needs.span)
+
+
+def _declare(lab: Lab) -> dict[tuple[str, str, str, str], Run]:
+    """The runs by model, method, cache and task."""
+    return {
+        (model, label, cache, task): lab.run(model, task, sampler, cache=CACHES[cache], block_length=BLOCK)
+        for model in lab.models
+        for task in lab.tasks(model)
+        for label, sampler in _samplers(lab.family(model), task).items()
+        for cache in CACHES
+        if allowed(sampler, cache)
+    }
+
+
+def _row(label: str, cache: str) -> str:
+    return f"{label}, {cache}"
+
+
+def _cells(lab: Lab, results: Results) -> list[Cells]:
+    found: dict[str, dict[str, dict[str, Outcome]]] = {model: {} for model in lab.models}
+    for (model, label, cache, task), run in _declare(lab).items():
+        found[model].setdefault(_row(label, cache), {})[task] = results[run]
+    return [Cells(model, rows) for model, rows in found.items()]
+
+
+def _build(lab: Lab, results: Results) -> Report:
+    cells = _cells(lab, results)
+    sights = {model: {cache: _sights(lab, model, cache) for cache in CACHES} for model in lab.models}
+    return Report(
+        tables=(*flat([_tables(one) for one in cells]), _sight_table(sights)),
+        pictures=(_picture(cells),),
+        findings=flat([(*_findings(one), *_sight_findings(one.model, sights[one.model])) for one in cells]),
+        notes=(NO_DUAL_KLASS,),
+    )
+
+
+def _pairs(cells: Cells) -> list[tuple[str, str]]:
+    """Method and cache of every row."""
+    labels = dict.fromkeys(row.rpartition(", ")[0] for row in cells.rows)
+    return [(label, cache) for label in labels for cache in CACHES if _row(label, cache) in cells.rows]
+
+
+def _tables(cells: Cells) -> tuple[Table, ...]:
+    return _summary(cells), _by_task(cells)
+
+
+def _summary(cells: Cells) -> Table:
+    rows, first = [], next(iter(next(iter(cells.rows.values())).values()))
+    for label, cache in _pairs(cells):
+        mine, plain_run = cells.rows[_row(label, cache)], cells.rows[_row(label, NONE)]
+        rows.append(
+            (
+                label,
+                cache,
+                stats.accuracy(mine).shown(),
+                "" if cache == NONE else stats.difference(plain_run, mine).shown(sign=True),
+                stats.steps(mine).shown(),
+                stats.forwards(mine).shown(),
+                f"{1000 * _seconds(mine):.3g}",
+                "" if cache == NONE else f"{_seconds(plain_run) / _seconds(mine):.2f}",
+            )
+        )
+    header = (
+        "method",
+        "cache",
+        "mean accuracy, %",
+        f"points to {NONE}",
+        "steps",
+        "forwards",
+        "ms per sample",
+        "times as fast",
+    )
+    title = (
+        f"{short(cells.model)}, blocks of {BLOCK}, batches of {first.configuration['batch_size']} on "
+        f"{first.configuration['model']['device']}"
+    )
+    return Table(f"cache-{short(cells.model)}", title, header, tuple(rows), tuple(_numbers(cells)))
+
+
+def _seconds(outcomes: Mapping[str, Outcome]) -> float:
+    """Macro mean of the seconds of decoding per sample."""
+    return stats.macro({task: one.seconds for task, one in outcomes.items()})
+
+
+def _numbers(cells: Cells) -> list[dict[str, Any]]:
+    """A line per method, cache and task, in full."""
+    return [{**line, "seconds": cells.rows[line["method"]][line["task"]].seconds} for line in numbers(cells)]
+
+
+def _by_task(cells: Cells) -> Table:
+    rows = [
+        (_row(label, cache), *(_cell(one) for one in cells.rows[_row(label, cache)].values()))
+        for label, cache in _pairs(cells)
+    ]
+    header = ("method, cache", *map(methods.title, cells.tasks))
+    title = f"{short(cells.model)}: accuracy [95 %] / forwards"
+    return Table(f"cache-tasks-{short(cells.model)}", title, header, tuple(rows))
+
+
+def _cell(outcome: Outcome) -> str:
+    low, high = wilson(outcome.correct, len(outcome.records))
+    return f"{100 * outcome.accuracy:.1f} [{100 * low:.1f}, {100 * high:.1f}] / {outcome.forwards:.1f}"
+
+
+def _findings(cells: Cells) -> list[Finding]:
+    """What a cache costs each method, and whether LESS still saves what it saves without."""
+    model, found = short(cells.model), []
+    for label, cache in _pairs(cells):
+        if cache != NONE:
+            gap = stats.difference(cells.rows[_row(label, NONE)], cells.rows[_row(label, cache)])
+            what = f"{model}: the {cache} cache costs {label} at most {TOLERANCE:g} point"
+            found.append(above(what, gap, -TOLERANCE))
+    for cache in CACHES:
+        less, base = cells.rows[_row("LESS", cache)], cells.rows[_row("Base", cache)]
+        what = f"{model}: LESS needs fewer forwards than Base, {cache}"
+        found.append(below(what, stats.share(base, less, "forwards"), 100, unit="% of its"))
+    return found
+
+
+def _sights(lab: Lab, model: str, cache: str) -> list[Sight]:
+    """What the rule sees of the first samples of every math and code task, kept like a run."""
+    return [sight for task in lab.tasks(model, methods.HARD) for sight in _watched(lab, model, cache, task)]
+
+
+def _watched(lab: Lab, model: str, cache: str, task: str) -> list[Sight]:
+    base = methods.base(lab.family(model))
+    config = lab.run(model, task, base, cache=CACHES[cache], block_length=BLOCK).config
+    samples = lab.samples(task, SAMPLES)
+
+    def make() -> list[dict[str, float]]:
+        loaded = lab.model(model)
+        return watch(loaded, samples, base, config, batch_size=lab.batch_size(loaded))
+
+    settings = {"task": task, "samples": len(samples), "base": plain(base), "config": plain(config)}
+    return [Sight(**sight) for sight in lab.fact(model, "signals", settings, make)]
+
+
+SIGNALS = {  # field of Sight -> how a table names it, the factor, and the digits
+    "jsd": ("JSD between steps, 10⁻³", 1000, 2),
+    "changed": ("top-1 changed, % of positions", 100, 2),
+    "confidence": ("confidence, %", 100, 1),
+    "ready": ("LESS would commit, % of positions", 100, 1),
+}
+
+
+def _sight_table(sights: Mapping[str, Mapping[str, Sequence[Sight]]]) -> Table:
+    rows, data = [], []
+    for model, caches in sights.items():
+        for cache, found in caches.items():
+            means = {name: stats.mean([one.share(name) for one in found]) for name in SIGNALS}
+            cells = [means[name].scaled(by).shown(digits) for name, (_, by, digits) in SIGNALS.items()]
+            rows.append((short(model), cache, *cells, str(len(found))))
+            data.append(
+                {
+                    "model": short(model),
+                    "cache": cache,
+                    "samples": len(found),
+                    **{name: estimate.value for name, estimate in means.items()},
+                }
+            )
+    header = ("model", "cache", *(title for title, _, _ in SIGNALS.values()), "samples")
+    title = "What LESS sees while Base decodes: means over the masked positions of a block and its steps"
+    return Table("cache-signals", title, header, tuple(rows), tuple(data))
+
+
+def _sight_findings(model: str, caches: Mapping[str, Sequence[Sight]]) -> list[Finding]:
+    """Whether stale keys make steps more alike, on the same samples under the same schedule."""
+    found = []
+    for cache in CACHES:
+        if cache != NONE:
+            what = f"{short(model)}: with the {cache} cache "
+            jsd = _change(caches[NONE], caches[cache], "jsd").scaled(1000)
+            flips = _change(caches[NONE], caches[cache], "changed").scaled(100)
+            found += [
+                below(f"{what}the predictions of two steps have a smaller JSD", jsd, unit="x 10⁻³"),
+                below(f"{what}the top-1 token changes more rarely", flips, unit="% of positions"),
+            ]
+    return found
+
+
+def _change(before: Sequence[Sight], after: Sequence[Sight], name: str) -> stats.Estimate:
+    """By how much a signal's mean differs, paired by sample."""
+    return stats.mean([new.share(name) - old.share(name) for old, new in zip(before, after, strict=True)])
+
+
+def _picture(found: Sequence[Cells]) -> Picture:
+    def draw() -> Figure:
+        figure, axes = drawing.panels(len(found), height=3.4)
+        for place, cells in zip(axes, found, strict=True):
+            for number, label in enumerate(dict.fromkeys(label for label, _ in _pairs(cells))):
+                _draw_method(place, cells, label, drawing.COLOURS[number])
+            for marker, cache in zip(drawing.MARKERS, CACHES, strict=False):
+                place.plot([], [], marker, color=drawing.COLOURS[7], label=cache)
+            drawing.log_axis(place)
+            place.set_xlabel("milliseconds of decoding per sample")
+            place.set_ylabel("mean accuracy, %")
+            place.set_title(short(cells.model))
+        drawing.legend(figure, axes[0])
+        return figure
+
+    caption = "Accuracy over time: a colour per method, a marker per cache, with 95 % intervals."
+    return Picture("cache", caption, draw)
+
+
+def _draw_method(axes: Axes, cells: Cells, label: str, colour: str) -> None:
+    """The caches of one method, joined by a line."""
+    found = [(cache, cells.rows[_row(label, cache)]) for of, cache in _pairs(cells) if of == label]
+    across = [1000 * _seconds(mine) for _, mine in found]
+    axes.plot(across, [stats.accuracy(mine).value for _, mine in found], color=colour, label=label)
+    for x, (cache, mine) in zip(across, found, strict=True):
+        quality, marker = stats.accuracy(mine), drawing.MARKERS[list(CACHES).index(cache)]
+        axes.errorbar(x, quality.value, yerr=drawing.reach(quality), fmt=marker, color=colour, capsize=2)
+
+
+EXPERIMENT = Experiment(
+    name="cache",
+    title="Block caches",
+    about=(
+        f"Blocks of {BLOCK} columns. The prefix cache freezes what stands before the block, the dual cache "
+        "what stands before and behind it; both are refreshed when a block begins. A forward of a cache "
+        "computes fewer columns, so compare seconds, not forwards: they are of decoding in batches, without "
+        "scoring, of one run each. The second table looks at the signals of LESS on the "
+        f"first {SAMPLES} samples of each math and code task while Base decodes, so that all three caches "
+        "follow the same schedule."
+    ),
+    runs=lambda lab: list(_declare(lab).values()),
+    build=_build,
+)

@@ -1,0 +1,85 @@
+"""What the rule of LESS sees while a fixed schedule decodes, so that the rule itself changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+
+import torch
+
+from unmask.config import GenerationConfig
+from unmask.evals.batches import encode, make_batches
+from unmask.evals.task import Sample
+from unmask.generate import prepare
+from unmask.prompts import TextModel
+from unmask.samplers import LESS, Base
+from unmask.types import Decision, Needs, Observation, Step
+
+
+@dataclass(frozen=True, slots=True)
+class Shadowed:
+    """Decides as Base does, and lets LESS look on."""
+
+    base: Base
+    rule: LESS = field(default_factory=LESS)
+
+    @property
+    def needs(self) -> Needs:
+        return replace(self.rule.needs, noise=self.base.needs.noise)
+
+    def decide(self, obs: Observation) -> Decision:
+        other = self.rule.decide(obs)
+        looked_at = obs.active & (obs.seen > 0)[:, None]  # a first step has nothing to compare with
+        seen = {**other.signals, "ready": other.eligible, "looked_at": looked_at}
+        return replace(self.base.decide(obs), signals=seen)
+
+
+@dataclass(slots=True)
+class Sight:
+    """One sample: sums over all positions that were looked at, of all steps."""
+
+    positions: int = 0
+    jsd: float = 0.0
+    confidence: float = 0.0
+    changed: int = 0  # the top-1 token was another one a step before
+    ready: int = 0  # the rule would commit it
+
+    def share(self, name: str) -> float:
+        """The mean over positions."""
+        return float(getattr(self, name)) / max(1, self.positions)
+
+
+def watch(
+    model: TextModel, samples: Sequence[Sample], base: Base, config: GenerationConfig, *, batch_size: int
+) -> list[dict[str, float]]:
+    """A sight per sample, in the order of the batches."""
+    found: list[Sight] = []
+    for batch in make_batches(encode(model, samples, config.new_tokens(model.info)), batch_size):
+        run = prepare(model, [question.ids for question in batch.questions], Shadowed(base), config)
+        sights = [Sight() for _ in batch.questions]
+        for step in run.steps:
+            if not step.leftover:
+                _add(sights, step)
+        found += sights
+    return [asdict(sight) for sight in found]
+
+
+def _add(sights: Sequence[Sight], step: Step) -> None:
+    """Count a step of every row that took it."""
+    seen = step.decision.signals
+    looked_at = seen["looked_at"] & step.running[:, None]
+    counts = zip(
+        sights,
+        looked_at.sum(-1).tolist(),
+        torch.where(looked_at, seen["jsd"], 0).sum(-1).tolist(),
+        torch.where(looked_at, seen["confidence"], 0).sum(-1).tolist(),
+        (looked_at & ~seen["persistence"]).sum(-1).tolist(),
+        (looked_at & seen["ready"]).sum(-1).tolist(),
+        strict=True,
+    )
+    for sight, positions, jsd, confidence, changed, ready in counts:
+        sight.positions += positions
+        sight.jsd += jsd
+        sight.confidence += confidence
+        sight.changed += changed
+        sight.ready += ready

@@ -1,0 +1,22 @@
+"""Many small operations on a GPU as a few kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import ParamSpec, TypeVar
+
+import torch
+
+Given = ParamSpec("Given")
+Out = TypeVar("Out")
+
+
+def fused(work: Callable[Given, Out], *, when: bool) -> Callable[Given, Out]:
+    """`work`, compiled once per shape `when` that is wanted; it must be a function of a module."""
+    return _compiled(work) if when else work
+
+
+@cache
+def _compiled(work: Callable[Given, Out]) -> Callable[Given, Out]:
+    return torch.compile(work, dynamic=False)

@@ -1,0 +1,226 @@
+"""The application on a Ray cluster: Ray Serve's proxies before replicas, each with an engine of its own.
+
+Limits hold per replica. A replica that dies is started again; what it was decoding ends, the others go on.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+import torch
+from fastapi import FastAPI
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.metrics_core import Metric
+
+from unmask.checks import whole
+from unmask.prompts import TextModel
+from unmask.ray_cluster import connected
+from unmask.serving.app import create_app
+from unmask.serving.engine import Engine, exact_costs_nothing
+from unmask.serving.limits import Limits
+from unmask.serving.logs import log_json
+from unmask.serving.metrics import Metrics
+from unmask.serving.settings import Settings
+
+log = logging.getLogger(__name__)
+NAME = "unmask"  # of the application and of its deployment
+SPARE = 64  # requests that a full replica still takes, to refuse them itself
+COUNT_SECONDS = 5.0  # for a replica to tell what it counted
+LONGEST = 3600.0  # seconds for requests to finish, where the limits name none
+STARTS = 3  # tries to start a replica before the first one is there
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+Load = Callable[[], TextModel]  # called once by every replica
+Counted = tuple[str, list[Metric]]  # the id of a replica, and all that it counted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fleet:
+    """How many replicas there are, and what each takes of the cluster."""
+
+    address: str = "local"
+    replicas: int = 1
+    max_replicas: int | None = None  # more than `replicas`, while requests wait
+    gpus: float | None = None  # for each; None: one, where the cluster has any
+    threads: int = 1  # CPU threads of each, which are its CPUs too
+    exact: bool | None = None  # None: where it costs nothing
+
+    def __post_init__(self) -> None:
+        whole("replicas", self.replicas, 1)
+        whole("threads", self.threads, 1)
+        if self.max_replicas is not None:
+            whole("max_replicas", self.max_replicas, self.replicas)
+        if self.gpus is not None and not 0 <= self.gpus <= 1:
+            raise ValueError(f"gpus must be in [0, 1], because a replica uses one at most; got {self.gpus}")
+
+    def share(self, there: dict[str, float]) -> dict[str, float]:
+        """What a replica takes of a cluster with these resources."""
+        gpus = float(there.get("GPU", 0) >= 1) if self.gpus is None else self.gpus
+        share = {"num_cpus": float(self.threads), "num_gpus": gpus}
+        for kind, each in (("CPU", share["num_cpus"]), ("GPU", gpus)):
+            if self.replicas * each > there.get(kind, 0):
+                raise ValueError(
+                    f"replicas must fit on the cluster, which has {there.get(kind, 0):g} {kind}s; "
+                    f"{self.replicas} of {each:g} each do not"
+                )
+        return share
+
+    def scaling(self, rows: int) -> dict[str, Any]:
+        """The number of replicas as Ray Serve takes it: with more than `rows` requests each, some wait."""
+        if self.max_replicas is None:
+            return {"num_replicas": self.replicas}
+        bounds = {"min_replicas": self.replicas, "max_replicas": self.max_replicas}
+        return {"autoscaling_config": {**bounds, "target_ongoing_requests": rows}}
+
+
+class Replica:
+    """A copy of the model, its engine and the application before it."""
+
+    def __init__(self, load: Load, settings: Settings, limits: Limits, fleet: Fleet) -> None:
+        from ray import serve
+
+        log_json()
+        torch.set_num_threads(fleet.threads)
+        model = load()
+        exact = exact_costs_nothing(model) if fleet.exact is None else fleet.exact
+        self.id = str(serve.get_replica_context().replica_id.unique_id)
+        self.settings = settings.within(model.info, limits)
+        self.metrics = Metrics()
+        self.engine = Engine(model, limits, self.metrics, exact=exact)
+        self.engine.start()
+
+    def __serve_build_asgi_app__(self) -> FastAPI:
+        """The application, for Ray Serve."""
+        return create_app(self.engine, self.settings, count=_count_all, answer_id=False)
+
+    def count(self) -> Counted:
+        """What this replica counted."""
+        return self.id, list(self.metrics.registry.collect())
+
+    def check_health(self) -> None:
+        """Ray Serve puts another in the place of a replica that raises here."""
+        if not self.engine.is_ready:
+            raise RuntimeError("the engine has ended")
+
+    def __del__(self) -> None:
+        if hasattr(self, "engine"):
+            self.engine.close(now=True)  # Ray Serve has waited for the requests
+
+
+class Page(CollectorRegistry):
+    """What all replicas counted, as one registry."""
+
+    def __init__(self, counted: Iterable[Counted]) -> None:
+        super().__init__()
+        self._counted = list(counted)
+
+    def collect(self) -> Iterator[Metric]:
+        """Every metric once, its samples labelled by replica."""
+        merged: dict[str, Metric] = {}
+        for replica, metrics in self._counted:
+            for metric in metrics:
+                own = merged.setdefault(metric.name, Metric(metric.name, metric.documentation, metric.type))
+                own.samples += [
+                    sample._replace(labels={**sample.labels, "replica": replica}) for sample in metric.samples
+                ]
+        yield from merged.values()
+
+
+async def _count_all() -> bytes:
+    """What all replicas counted, as Prometheus reads it; one that does not tell is left out."""
+    from ray import serve
+
+    asked = serve.get_deployment_handle(NAME, NAME).broadcast("count")
+    told = await asked.results_async(timeout_s=COUNT_SECONDS, return_exceptions=True)
+    return generate_latest(Page(one for one in told if not isinstance(one, Exception)))
+
+
+def serve_on_ray(
+    load: Load, settings: Settings, limits: Limits, fleet: Fleet, *, host: str, port: int
+) -> None:
+    """Serve on a cluster until a signal comes; the first one lets requests finish, the second does not."""
+    with connected(fleet.address, "ray.serve", log_to_driver=True) as ray, _signalled() as told:
+        serve, share = ray.serve, fleet.share(ray.cluster_resources())
+        log_json()
+        logging.getLogger("ray.serve").setLevel("WARNING")
+        _listen(serve, host, port)
+        _deploy(serve, load, settings, limits, fleet, share)
+        log.info("serving", extra={"url": f"http://{host}:{port}", "replicas": fleet.replicas})
+        told.wait()
+        with suppress(KeyboardInterrupt):
+            _delete(serve)
+
+
+def _listen(serve: Any, host: str, port: int) -> None:
+    """Start Ray Serve's proxies."""
+    try:
+        serve.start(http_options={"host": host, "port": port}, logging_config=_quiet())
+    except RuntimeError as error:
+        reason = _last_line(str(error))
+        raise ValueError(f"host and port must be free, got {host}:{port} ({reason})") from None
+
+
+def _deploy(
+    serve: Any, load: Load, settings: Settings, limits: Limits, fleet: Fleet, share: dict[str, float]
+) -> None:
+    deployment = serve.deployment(
+        serve.ingress()(Replica),
+        name=NAME,
+        ray_actor_options=share,
+        max_ongoing_requests=limits.max_rows + limits.max_queue + SPARE,
+        graceful_shutdown_timeout_s=limits.deadline or LONGEST,
+        max_constructor_retry_count=STARTS,
+        logging_config=_quiet(),
+        **fleet.scaling(limits.max_rows),
+    )
+    try:
+        serve.run(deployment.bind(load, settings, limits, fleet), name=NAME, route_prefix="/")
+    except RuntimeError:
+        reason = _last_line(serve.status().applications[NAME].deployments[NAME].message)
+        serve.delete(NAME)
+        raise ValueError(f"the replicas could not start: {reason}") from None
+
+
+def _last_line(text: str) -> str:
+    """Of a traceback that came as text: what was raised."""
+    return text.strip().rpartition("\n")[2]
+
+
+def _delete(serve: Any) -> None:
+    """Take the application off the cluster; replicas finish what they have first."""
+    log.info("closing")
+    while NAME in serve.status().applications:
+        try:
+            serve.delete(NAME)
+        except TimeoutError:  # it waits a minute at most
+            continue
+
+
+def _quiet() -> dict[str, Any]:
+    """Ray Serve says what goes wrong; requests have our own line."""
+    return {"log_level": "WARNING", "enable_access_log": False}
+
+
+@contextmanager
+def _signalled() -> Iterator[threading.Event]:
+    """An event that the first signal sets; the second raises KeyboardInterrupt."""
+    told = threading.Event()
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        if told.is_set():
+            raise KeyboardInterrupt
+        told.set()
+
+    before = {number: signal.signal(number, handle) for number in SIGNALS}
+    try:
+        yield told
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
