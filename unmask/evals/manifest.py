@@ -18,6 +18,7 @@ from unmask.evals.batches import Question
 from unmask.evals.fingerprint import fingerprint
 from unmask.evals.records import digest
 from unmask.evals.task import Sample, Task
+from unmask.models.hub import MINI
 from unmask.prompts import TextModel, device_of
 from unmask.trace import plain
 from unmask.types import Sampler
@@ -78,7 +79,7 @@ def describe(
 def environment(model: TextModel) -> dict[str, Any]:
     """Where and when; nothing here changes a result."""
     return {
-        "model": str(getattr(model, "folder", None) or type(model).__name__),
+        "model": _model_name(model),
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "python": platform.python_version(),
         "platform": platform.platform(),
@@ -87,6 +88,14 @@ def environment(model: TextModel) -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "workers": 1,
     }
+
+
+def _model_name(model: TextModel) -> str:
+    """The folder of a checkpoint; of a shipped one its name alone, as its folder is this installation's."""
+    folder = getattr(model, "folder", None)
+    if folder is None:
+        return type(model).__name__
+    return folder.name if folder.parent == MINI else str(folder)
 
 
 def device_name(model: TextModel) -> str:
