@@ -4,8 +4,8 @@ python benchmarks/serving_batching.py MODEL [--requests 100] [--rate 20] [--max-
 
 Static: whenever the model is free, all that wait (at most a batch) are decoded together to the end, as
 `unmask.generate` does; requests of a batch share their length, the longest one's, and are cut to their own.
-Continuous: the engine, with one forward for all rows; exact: with one for each, as `unmask serve` has it on a
-CPU.
+Continuous: the engine, with one forward for rows of like length; exact: with one for each, as `unmask serve`
+has it on a CPU.
 """
 
 from __future__ import annotations

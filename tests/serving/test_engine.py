@@ -232,12 +232,24 @@ def test_rows_leave_at_once_and_others_take_their_place() -> None:
     with Engine(Gated(TextToy(toy)), Limits(max_rows=2)) as engine:
         hold = hold_up(engine)
         long = engine.submit([2], ONE_BY_ONE, GenerationConfig(max_new_tokens=40))
-        short = [engine.submit([3], ONE_BY_ONE, GenerationConfig(max_new_tokens=4)) for _ in range(5)]
+        short = [engine.submit([3] * 37, ONE_BY_ONE, GenerationConfig(max_new_tokens=4)) for _ in range(5)]
         let_go(engine, hold)
         for job in (long, *short):
             job.result(20)
     # the hold, five short ones beside the long one without a break, and the long one's own last steps
     assert toy.calls == [1, *[2] * 20, *[1] * 20]
+
+
+def test_a_short_row_is_not_padded_to_a_long_one() -> None:
+    toy = Toy(eos_ids=())
+    with Engine(Gated(TextToy(toy))) as engine:
+        hold = hold_up(engine)
+        lengths = (40, 30, 29, 4)
+        jobs = [engine.submit([2], ONE_BY_ONE, GenerationConfig(max_new_tokens=n)) for n in lengths]
+        let_go(engine, hold)
+        for job in jobs:
+            job.result(20)
+    assert toy.calls[1:4] == [2, 1, 1]  # 41 with 31 columns, 30, 5
 
 
 def test_requests_are_admitted_in_the_order_of_their_arrival() -> None:

@@ -58,8 +58,7 @@ def test_no_request_is_the_servers_fault(small_server: Running, described: Any, 
     @given(case=described[path][ROUTES[path]].as_strategy(generation_mode=mode))
     def ask(case: Any) -> None:
         answer = case.call(timeout=20)
-        late = answer.status_code == 504 and "deadline" in case.body  # it asked for less time than it takes
-        assert answer.status_code < 500 or late, (case.as_curl_command(), answer.text)
+        assert answer.status_code < 500, (case.as_curl_command(), answer.text)
         if answer.status_code >= 400 and answer.headers["content-type"] == ["application/json"]:
             assert answer.json()["error"]["message"]
 

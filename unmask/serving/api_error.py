@@ -16,7 +16,6 @@ TYPES = {
     413: "invalid_request_error",
     429: "rate_limit_error",
     503: "unavailable_error",
-    504: "timeout_error",
 }
 
 
@@ -54,7 +53,7 @@ def as_api_error(error: Exception) -> ApiError:
     if isinstance(error, Closing):
         return ApiError(503, str(error), code="shutting_down", headers={"Retry-After": "1"})
     if isinstance(error, DeadlineExceeded):
-        return ApiError(504, str(error), code="deadline_exceeded")
+        return ApiError(408, str(error), code="deadline_exceeded")
     if isinstance(error, RequestFailed):
         return ApiError(500, f"the request failed: {error}", code="request_failed")
     if isinstance(error, ValueError):

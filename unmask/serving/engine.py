@@ -1,4 +1,4 @@
-"""The engine: requests join and leave between steps, and all that run share one forward.
+"""The engine: requests join and leave between steps, and those of like length share one forward.
 
 It has a thread of its own. Requests are admitted in the order of their arrival, as far as the limits allow; a
 row that is done leaves at once. What a request gets does not depend on its neighbours, but for rounding: the
@@ -316,8 +316,8 @@ class Engine:
         return decided
 
 
-def exact_costs_nothing(model: TextModel) -> bool:
-    """Whether rows are as fast alone as together: on a CPU, where padding costs more than a batch saves."""
+def exact_costs_little(model: TextModel) -> bool:
+    """Whether rows are nearly as fast alone as together: on a CPU, where time goes with the tokens."""
     return device_of(model).type == "cpu"
 
 

@@ -23,7 +23,7 @@ from unmask.checks import whole
 from unmask.prompts import TextModel
 from unmask.ray_cluster import connected
 from unmask.serving.app import create_app
-from unmask.serving.engine import Engine, exact_costs_nothing
+from unmask.serving.engine import Engine, exact_costs_little
 from unmask.serving.limits import Limits
 from unmask.serving.logs import log_json
 from unmask.serving.metrics import Metrics
@@ -50,7 +50,7 @@ class Fleet:
     max_replicas: int | None = None  # more than `replicas`, while requests wait
     gpus: float | None = None  # for each; None: one, where the cluster has any
     threads: int = 1  # CPU threads of each, which are its CPUs too
-    exact: bool | None = None  # None: where it costs nothing
+    exact: bool | None = None  # None: where it costs little
 
     def __post_init__(self) -> None:
         whole("replicas", self.replicas, 1)
@@ -89,7 +89,7 @@ class Replica:
         log_json()
         torch.set_num_threads(fleet.threads)
         model = load()
-        exact = exact_costs_nothing(model) if fleet.exact is None else fleet.exact
+        exact = exact_costs_little(model) if fleet.exact is None else fleet.exact
         self.id = str(serve.get_replica_context().replica_id.unique_id)
         self.settings = settings.within(model.info, limits)
         self.metrics = Metrics()

@@ -12,7 +12,7 @@ import uvicorn
 
 from unmask.prompts import TextModel
 from unmask.serving.app import create_app
-from unmask.serving.engine import Engine, exact_costs_nothing
+from unmask.serving.engine import Engine, exact_costs_little
 from unmask.serving.limits import Limits
 from unmask.serving.metrics import Metrics
 from unmask.serving.settings import Settings
@@ -69,9 +69,9 @@ def make_server(
 def serve(
     model: TextModel, settings: Settings, limits: Limits, *, host: str, port: int, exact: bool | None = None
 ) -> None:
-    """Serve until a signal comes; unless told, `exact` where that costs nothing."""
+    """Serve until a signal comes; unless told, `exact` where that costs little."""
     if exact is None:
-        exact = exact_costs_nothing(model)
+        exact = exact_costs_little(model)
     engine, server = make_server(model, settings, limits, host=host, port=port, exact=exact)
     engine.start()
     try:
