@@ -52,7 +52,7 @@ class ServerOptions:
         typer.Option(
             "--exact/--batched",
             show_default="exact on a CPU",
-            help="Run the model on rows alone: no rounding by neighbours. Or on those of like length at once.",
+            help="Run the model on rows alone: no rounding by neighbours. Or on rows of like length at once.",
             rich_help_panel="Model",
         ),
     ] = None
