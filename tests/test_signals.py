@@ -139,7 +139,9 @@ def test_exact_jsd_from_hidden_states_is_that_from_full_logits(vocabulary, banne
         logits = states @ weight.T
         logits[..., list(banned)] = -torch.inf
         made.append((summarize(logits, 8), Origin(states, weight)))
-    (now, _), (before, origin) = made
-    recalled = replace(before, logits=None, origin=origin)
-    torch.testing.assert_close(signals.jsd(now, recalled), signals.jsd(now, before), atol=1e-6, rtol=1e-4)
-    assert signals.jsd(now, before).min() > 1e-4
+    now, before = (prediction for prediction, _ in made)
+    recalled = [replace(prediction, logits=None, origin=origin) for prediction, origin in made]
+    expected = signals.jsd(now, before)
+    torch.testing.assert_close(signals.jsd(*recalled), expected, atol=1e-6, rtol=1e-4)
+    torch.testing.assert_close(signals.jsd(now, recalled[1]), expected, atol=1e-6, rtol=1e-4)
+    assert expected.min() > 1e-4

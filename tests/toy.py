@@ -68,6 +68,7 @@ class Toy:
             eos_ids=self.eos_ids,
             deterministic=self.deterministic,
             schedule=self.schedule,
+            separable=True,
         )
 
     def __call__(self, tokens: Tensor, attend: Tensor | None, window: slice, cache: Cache | None) -> Tensor:

@@ -22,9 +22,18 @@ class View(NamedTuple):
     active: Tensor  # [B, W] bool, of those the ones inside the block
     running: Tensor  # [B] bool, rows with anything active
     fresh: Tensor  # [B] bool, of those the ones that changed since their last forward
-    alive: bool  # any row runs
-    everyone: bool  # all rows run
-    changed: int  # how many rows need a forward
+    runs: int  # how many rows run
+    changed: int  # how many of them need a forward
+
+    @property
+    def alive(self) -> bool:
+        """Any row runs."""
+        return self.runs > 0
+
+    @property
+    def everyone(self) -> bool:
+        """All rows run."""
+        return self.runs == len(self.running)
 
     @property
     def forward(self) -> bool:
@@ -81,13 +90,13 @@ def course(
     """Ask for one turn after another until no row has anything left to commit.
 
     `span`: the window is the whole generation. `eos_ids` end a text, none: it never ends. `reuse`: a row that
-    did not change needs no forward. `done` may end rows earlier: tokens [B, N] in, rows [B] bool out.
+    did not change needs no forward. `done` may end rows earlier, for good: tokens [B, N] in, rows [B] bool out.
     `compiled`: look at the rows with few kernels.
     """
-    index = 0
+    index, over = 0, None if done is None else done(canvas.tokens)
     for number, block in enumerate(plan.blocks):
         window = plan.columns if span else block.columns
-        view = _look(canvas, window, block, eos_ids, done, compiled=compiled)
+        view = _look(canvas, window, block, eos_ids, over, compiled=compiled)
         started = view.active.sum(-1)
         for step in range(block.budget):
             if not view.alive:
@@ -95,8 +104,10 @@ def course(
             index += 1
             taken = yield Turn(canvas, number, block, window, view, started, step, index)
             canvas = taken.canvas
+            if done is not None and over is not None:
+                over = over | done(canvas.tokens)
             view = _look(
-                *(canvas, window, block, eos_ids, done),
+                *(canvas, window, block, eos_ids, over),
                 step=index,
                 taken=taken,
                 reuse=reuse,
@@ -124,7 +135,7 @@ def _look(
     window: slice,
     block: Block,
     eos_ids: tuple[int, ...],
-    done: Callable[[Tensor], Tensor] | None,
+    over: Tensor | None,
     *,
     step: int = 0,
     taken: Taken | None = None,
@@ -135,11 +146,16 @@ def _look(
 
     This is the one host read of a step, so it also says which rows had broken logits in it.
     """
+    tokens, generated = canvas.tokens[:, window], canvas.tokens[:, canvas.start :]
+    if compiled:  # for one shape, not one for every length of a canvas
+        tokens, generated = (
+            part.clone(memory_format=torch.contiguous_format) for part in (tokens, generated)
+        )
     masked, active, running, fresh, counts = fused(_count_left, when=compiled)(
-        canvas.tokens[:, window],
-        canvas.tokens[:, canvas.start :],
+        tokens,
+        generated,
         None if window == block.columns else _inside(block, window, canvas.tokens.device),
-        None if done is None else done(canvas.tokens),
+        over,
         None if taken is None or not reuse else taken.changed,
         None if taken is None else taken.broken,
         canvas.mask_id,
@@ -148,7 +164,7 @@ def _look(
     alive, changed, failed = read(counts)
     if taken is not None and failed:
         raise ValueError(_broken_logits(taken.broken, step))
-    return View(masked, active, running, fresh, alive > 0, alive == len(running), changed)
+    return View(masked, active, running, fresh, alive, changed)
 
 
 def _count_left(

@@ -83,9 +83,9 @@ class Options:
 
 
 DEFAULTS = Options()
-LARGE_VOCABULARY = 1 << 14
-MOST_LOGITS = 1 << 28  # at once, of a large vocabulary
-MOST_SIZES = 8  # of a batch that loses rows: every size is a shape that a GPU must be prepared for
+MOST_LOGITS = 1 << 28  # at once, where they need not be kept
+SIZES = 8  # that a batch can have as it loses rows
+COMPILED_SIZES = 2  # every size is a shape that must be compiled and recorded
 
 
 def denoise(
@@ -101,7 +101,7 @@ def denoise(
 ) -> Iterator[Step]:
     """Yield one Step per reverse step until no row has anything left to commit.
 
-    `done` may end rows earlier: given the tokens [B, N], it says which rows need no more, [B] bool.
+    `done` may end rows earlier, for good: given the tokens [B, N], it says which need no more, [B] bool.
     """
     check(model.info, canvas, plan, options)
     run = _Run(model, sampler, plan, options, cache, noise or RowNoise([0] * len(canvas.tokens)))
@@ -137,8 +137,10 @@ class _Run:
     block: int = -1  # the number of the last turn's
     now: Prediction | None = None
     seen: Turn | None = None  # the last turn that `now` was asked for
+    began: Tensor | None = None  # rows [n] that run in this block, where they are fewer than all
     memory: Memory = field(default_factory=Memory)
 
+    @torch.no_grad()
     def take(self, turn: Turn) -> tuple[Step, Taken]:
         """Take a turn: the step that came of it, and what the course must know."""
         view, now = turn.view, self.predict(turn)
@@ -172,36 +174,50 @@ class _Run:
         self.block = turn.number
         if self.cache is not None:
             self.cache.start_block(turn.block.columns)
+            self.began = self.few(turn.view.running, turn.view.runs)
         if not self.sampler.needs.span:
             self.memory = Memory()
 
+    @torch.no_grad()
     def predict(self, turn: Turn) -> Prediction:
         """The last prediction, or a new one after a forward pass; asked again, the same."""
         if self.now is not None and turn is self.seen:
             return self.now
         self.enter(turn)
-        rows = self.rows(turn)
+        if turn.view.forward or self.now is None:
+            self.now = self.renewed(turn)
         self.seen = turn
-        if self.now is not None and rows is not None:
-            part = self.forward(turn.canvas.take(rows), turn.window)
-            self.now = self.now.put(rows, part, overwrite=not self.memory.holds(self.now.logits))
-        elif turn.view.forward or self.now is None:
-            self.now = None  # the last logits go before the next ones come
-            self.now = self.forward(turn.canvas, turn.window)
         return self.now
 
+    def renewed(self, turn: Turn) -> Prediction:
+        """The prediction after a forward of the rows that need one."""
+        rows = self.rows(turn)
+        if rows is None or turn.view.changed == turn.view.runs:
+            self.now = None  # the last logits go before the next ones come
+        if rows is None:
+            return self.forward(turn.canvas, turn.window)
+        part = self.forward(turn.canvas.take(rows), turn.window)
+        if self.now is not None:
+            return self.now.put(rows, part)
+        place = torch.zeros_like(turn.started)  # rows that do not run may have any prediction
+        return part.take(place.index_copy(0, rows, torch.arange(len(rows), device=rows.device)))
+
     def rows(self, turn: Turn) -> Tensor | None:
-        """The rows [n] that a forward is worth running for, where they are fewer than all; None: all."""
-        view, everyone = turn.view, len(turn.canvas.tokens)
-        known = self.seen is not None and self.seen.window == turn.window
-        if not (known and view.forward and self.cache is None and self.model.info.separable):
+        """The rows [n] to run, where they are fewer than all; None: all."""
+        if not self.model.info.separable:
             return None
-        unit = -(-everyone // MOST_SIZES)
-        size = -(-view.changed // unit) * unit
-        if size >= everyone:
+        if self.cache is not None:  # it holds the rows that began the block
+            return self.began
+        return self.few(turn.view.fresh, turn.view.changed)
+
+    def few(self, wanted: Tensor, count: int) -> Tensor | None:
+        """The wanted rows [B] bool as numbers, and some others up to a usual size; None: all."""
+        unit = -(-len(wanted) // (COMPILED_SIZES if self.model.info.compiled else SIZES))
+        size = -(-count // unit) * unit
+        if size >= len(wanted):
             return None
         # sorted, not sought: the host need not wait to learn which they are
-        return torch.argsort(view.fresh.int(), descending=True, stable=True)[:size]
+        return torch.argsort(wanted.int(), descending=True, stable=True)[:size]
 
     def forward(self, canvas: Canvas, window: slice) -> Prediction:
         """One forward pass, without the tokens that may not be written."""
@@ -213,23 +229,27 @@ class _Run:
             early=self.options.early(canvas, window),
             eos_ids=info.eos_ids,
         )
-        with torch.no_grad():
-            headed = self.headed()
-            if headed is None:
-                return say(self.model(*given))
-            model, weight = headed
-            states = model.look(*given)
-            rows = max(1, MOST_LOGITS // (info.vocab_size * states.shape[1]))
-            parts = [say(model.logits(part)).without_logits() for part in torch.split(states, rows)]
+        headed = self.headed()
+        if headed is None:
+            return say(self.model(*given))
+        model, weight = headed
+        states = model.look(*given)
+        rows = max(1, MOST_LOGITS // (info.vocab_size * states.shape[1]))
+        parts = [say(model.logits(part)).without_logits() for part in torch.split(states, rows)]
         return replace(Prediction.join(parts), origin=Origin(states, weight))
 
     def headed(self) -> tuple[HeadedLM, Tensor] | None:
         """The model and its head, if logits need not be kept nor be there all at once: the sampler asks for
-        few of them, all would be many, and the model can make the few again."""
-        model, few = self.model, self.sampler.needs.recall and self.options.selection.greedy
-        if not few or model.info.vocab_size < LARGE_VOCABULARY or not isinstance(model, HeadedLM):
+        few of them, and to make those again takes less than to keep all."""
+        model, needs = self.model, self.sampler.needs
+        if not needs.recall or needs.logits or not self.options.selection.greedy:
             return None
-        return None if model.head_weight is None else (model, model.head_weight)
+        # asked of the type: a wrapper that hands attributes on has logits of its own
+        if not hasattr(type(model), "head_weight") or not isinstance(model, HeadedLM):
+            return None
+        weight = model.head_weight
+        pays = weight is not None and needs.top_k * weight.shape[1] < weight.shape[0]
+        return (model, weight) if pays and weight is not None else None
 
     def decide(self, now: Prediction, turn: Turn) -> tuple[Decision, Tensor]:
         """What the sampler decides, and what it writes."""

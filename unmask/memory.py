@@ -34,10 +34,6 @@ class Memory:
         took = torch.ones_like(now.top1[:, 0]) if running is None else running.long()
         return Memory(past, took if self.seen is None else self.seen + took, carry)
 
-    def holds(self, logits: Tensor | None) -> bool:
-        """Whether these very logits must stay as they are."""
-        return any(before.logits is logits for before in self.past)
-
     def take(self, rows: Tensor) -> Memory:
         """The memory of the rows with these numbers [n], in this order."""
         return Memory(

@@ -54,7 +54,10 @@ class Prediction:
     def full_logits(self) -> Tensor:
         """The logits over the whole vocabulary, [B, W, V]; an error if they were not kept."""
         if self.logits is None:
-            raise ValueError("this prediction kept no logits; ask for them with Needs(logits=True)")
+            kept = (
+                "no logits" if self.origin is None else "no full logits, as its sampler asked to recall a few"
+            )
+            raise ValueError(f"this prediction kept {kept}; ask for them with Needs(logits=True)")
         return self.logits
 
     def top(self, k: int) -> Prediction:
@@ -72,15 +75,9 @@ class Prediction:
 
         return self._with(other, choose)
 
-    def put(self, rows: Tensor, part: Prediction, *, overwrite: bool = False) -> Prediction:
-        """This prediction with `part` on the rows of these numbers [n]; `overwrite`: in these very logits."""
-
-        def write(ours: Tensor, theirs: Tensor) -> Tensor:
-            if overwrite and ours is self.logits:
-                return ours.index_copy_(0, rows, theirs)
-            return ours.index_copy(0, rows, theirs)
-
-        return self._with(part, write)
+    def put(self, rows: Tensor, part: Prediction) -> Prediction:
+        """This prediction with `part` on the rows of these numbers [n]."""
+        return self._with(part, lambda ours, theirs: ours.index_copy(0, rows, theirs))
 
     def _with(self, other: Prediction, join: Callable[[Tensor, Tensor], Tensor]) -> Prediction:
         """Both predictions joined tensor by tensor; what one of them lacks is left out."""
@@ -187,7 +184,7 @@ class ModelInfo:
     schedule: ScheduleName = "linear"  # the family's own fixed schedule
     deterministic: bool = True  # same tokens, same logits: an unchanged canvas needs no new forward
     compiled: bool = False  # unmask.compile was asked for: decisions may be compiled too
-    separable: bool = True  # a row's logits depend on that row alone: rows may be run without the others
+    separable: bool = False  # a row's logits depend on that row alone: rows may be run without the others
 
 
 class Cache(Protocol):

@@ -9,8 +9,13 @@ import torch
 from torch import Tensor
 
 from unmask.cache import BlockCache, Recompute
+from unmask.canvas import Canvas
 from unmask.models import build
 from unmask.models.trunk import Trunk
+from unmask.result import Result
+from unmask.result import decode as decoded
+from unmask.samplers import make_sampler
+from unmask.schedule import plan
 
 from .goldens import TOLERANCE, left_pad
 
@@ -166,3 +171,27 @@ def test_settings_that_mean_nothing_are_refused() -> None:
         BlockCache("prefix")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="refresh_every must be >= 1 or None, got 0"):
         BlockCache(refresh_every=0)
+
+
+@pytest.mark.parametrize("recompute", ["suffix", "block"])
+@pytest.mark.parametrize("name", ["less", "threshold", "base"])
+def test_rows_that_ended_leave_a_cached_batch_at_the_next_block(
+    family: Trunk, recompute: Recompute, name: str
+) -> None:
+    tokens, attend = canvas(family)
+    tokens[1, 8] = family.info.eos_ids[0]  # this text ends at once
+    sampler, cut = make_sampler(name), plan(8, 12, steps=12, block_length=6)
+
+    def run(tokens: Tensor, attend: Tensor) -> Result:
+        start = Canvas(tokens, attend, 8, family.info.mask_id)
+        return decoded(family, start, sampler, cut, cache=BlockCache(recompute))
+
+    ran: list[int] = []
+    hook = family.embed.register_forward_pre_hook(lambda _, given: ran.append(len(given[0])))
+    together = run(tokens, attend)
+    hook.remove()
+    assert set(ran) == {2}
+    for row in (0, 2):
+        alone = run(tokens[row : row + 1], attend[row : row + 1])
+        assert torch.equal(together.tokens[row], alone.tokens[0])
+        assert together.forwards[row] == alone.forwards[0]

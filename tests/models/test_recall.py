@@ -2,29 +2,44 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
 import unmask
 import unmask.loop
 from tests.conftest import GOLDENS
-from unmask import LESS, Options, Selection, blank, decode, load, plan
+from unmask import LESS, Options, Selection, blank, decode, load, plan, signals
+from unmask.models.trunk import Trunk
+from unmask.types import Needs
 
 PROMPTS = [[5, 6, 7], [8, 9], [10, 11, 12, 13]]
-SURE = LESS(min_confidence=0.05, max_jsd=0.3)  # random weights are never sure
+SURE = LESS(min_confidence=0.05, max_jsd=0.3, top_k=4)  # random weights are never sure
 
 
-def run(
-    family: str,
-    block_length: int | None = None,
-    options: Options | None = None,
-    sampler: LESS = SURE,
-    *,
-    compiled: bool = False,
-):
-    model = load(GOLDENS / f"{family}_tiny", dtype="float32")
-    if compiled:
-        unmask.compile(model, bucket=8)
+class Watching(LESS):
+    """Notes whether it was given full logits."""
+
+    seen: list[bool] = []  # noqa: RUF012
+
+    def decide(self, obs):
+        self.seen.append(obs.now.logits is not None)
+        return super().decide(obs)
+
+
+@pytest.fixture
+def seen(monkeypatch) -> list[bool]:
+    noted: list[bool] = []
+    monkeypatch.setattr(Watching, "seen", noted)
+    return noted
+
+
+def tiny(family: str) -> Trunk:
+    return load(GOLDENS / f"{family}_tiny", dtype="float32")
+
+
+def run(model: Any, block_length: int | None = None, options: Options | None = None, sampler: LESS = SURE):
     canvas = blank(PROMPTS, 16, mask_id=model.info.mask_id, pad_id=model.info.pad_id)
     cut = plan(canvas.start, 16, steps=16, block_length=block_length)
     return decode(model, canvas, sampler, cut, options or Options(min_new_tokens=4))
@@ -34,10 +49,10 @@ def run(
 @pytest.mark.parametrize("block_length", [None, 8])
 @pytest.mark.parametrize("most", [1, 1 << 28])
 def test_recalled_logits_give_the_tokens_of_kept_ones(monkeypatch, family, block_length, most):
-    kept = run(family, block_length)
-    monkeypatch.setattr(unmask.loop, "LARGE_VOCABULARY", 0)
     monkeypatch.setattr(unmask.loop, "MOST_LOGITS", most)
-    recalled = run(family, block_length)
+    recalled = run(tiny(family), block_length)
+    monkeypatch.setattr(Trunk, "head_weight", None)
+    kept = run(tiny(family), block_length)
     assert torch.equal(recalled.tokens, kept.tokens)
     assert recalled.steps.tolist() == kept.steps.tolist()
     assert kept.accepted.sum() > 0
@@ -47,22 +62,58 @@ def test_recalled_logits_give_the_tokens_of_kept_ones(monkeypatch, family, block
 @pytest.mark.filterwarnings("ignore")  # of torch's compiler, some tens
 @pytest.mark.parametrize("family", ["llada", "dream"])
 def test_a_compiled_decision_recalls_the_same(monkeypatch, family):
-    kept = run(family)
-    monkeypatch.setattr(unmask.loop, "LARGE_VOCABULARY", 0)
-    assert torch.equal(run(family, compiled=True).tokens, kept.tokens)
+    recalled = run(unmask.compile(tiny(family), bucket=8))
+    monkeypatch.setattr(Trunk, "head_weight", None)
+    assert torch.equal(recalled.tokens, run(tiny(family)).tokens)
 
 
-def test_a_large_vocabulary_is_recalled_by_a_sampler_that_asks_for_few(monkeypatch):
-    seen = []
+def test_logits_are_recalled_where_few_are_asked_for_and_kept_where_all_may_be(seen):
+    run(tiny("llada"), sampler=Watching(top_k=4))
+    assert not any(seen)
+    seen.clear()
+    run(tiny("llada"), options=Options(selection=Selection(temperature=0.5)), sampler=Watching(top_k=4))
+    run(tiny("llada"), sampler=Watching(top_k=64))  # as many numbers as the vocabulary has
+    assert all(seen)
 
-    class Watching(LESS):
+
+def test_a_model_with_logits_of_its_own_is_called_as_it_is(seen):
+    class Filtered(type(tiny("llada"))):
+        def forward(self, *given):
+            return super().forward(*given).index_fill(-1, torch.arange(20, 512), -torch.inf)
+
+    class Wrapper:
+        def __init__(self, model):
+            self.model = model
+
+        def __getattr__(self, name):
+            return getattr(self.model, name)
+
+        def __call__(self, *given):
+            return self.model(*given).index_fill(-1, torch.arange(20, 512), -torch.inf)
+
+    model = tiny("llada")
+    subclass = tiny("llada")
+    subclass.__class__ = Filtered
+    hooked = tiny("llada")
+    hooked.register_forward_hook(
+        lambda module, given, logits: logits.index_fill(-1, torch.arange(20, 512), -torch.inf)
+    )
+    for own in (subclass, Wrapper(model), hooked):
+        assert run(own, sampler=Watching(top_k=4)).generated.max() < 20
+    assert all(seen)
+
+
+def test_a_sampler_that_reads_more_than_it_asked_for_is_told_what_to_ask(seen):
+    class Greedy(LESS):
         def decide(self, obs):
-            seen.append(obs.now.logits is None)
+            signals.entropy(obs.now)
             return super().decide(obs)
 
-    monkeypatch.setattr(unmask.loop, "LARGE_VOCABULARY", 0)
-    run("llada", sampler=Watching())
-    assert all(seen)
-    seen.clear()
-    run("llada", options=Options(selection=Selection(temperature=0.5)), sampler=Watching())
-    assert not any(seen)
+    class Asking(Greedy):
+        @property
+        def needs(self):
+            return Needs(top_k=4, lookback=1, recall=True, logits=True)
+
+    with pytest.raises(ValueError, match=r"asked to recall a few; ask for them with Needs\(logits=True\)"):
+        run(tiny("llada"), sampler=Greedy(top_k=4))
+    run(tiny("llada"), sampler=Asking(top_k=4))

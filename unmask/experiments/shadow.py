@@ -25,8 +25,8 @@ class Shadowed:
 
     @property
     def needs(self) -> Needs:
-        asked = self.rule.needs  # Base may look at all logits, so to recall a few is not enough
-        return replace(asked, logits=asked.recall, recall=False, noise=self.base.needs.noise)
+        # Base may look at all logits, so to recall a few is not enough
+        return replace(self.rule.needs, logits=True, noise=self.base.needs.noise)
 
     def decide(self, obs: Observation) -> Decision:
         other = self.rule.decide(obs)

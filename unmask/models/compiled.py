@@ -106,6 +106,8 @@ class Runner:
         """The columns as numbers, always the same tensor for the same ones."""
         place = columns.start, columns.stop
         if place not in self.indices:
+            if len(self.indices) >= MOST_SHAPES:
+                self.indices.clear()
             self.indices[place] = torch.arange(*place, device=device)
         return self.indices[place]
 

@@ -82,6 +82,7 @@ class HuggingFaceLM(nn.Module):
             eos_ids=eos_ids,
             pad_id=config.pad_token_id or 0 if pad_id is None else pad_id,
             max_length=config.max_position_embeddings,
+            separable=True,
         )
         self.eval()
 

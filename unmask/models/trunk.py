@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -81,7 +81,8 @@ class Trunk(nn.Module):
         super().__init__()
         self.config = dict(config)
         self.shape = shape
-        self.info = info  # may be replaced, e.g. when the tokenizer knows more end tokens
+        # may be replaced, e.g. when the tokenizer knows more end tokens
+        self.info = replace(info, separable=True)
         sizes = shape.vocab_size, shape.size
         self.embed = nn.Embedding(*sizes, _weight=_fresh(*sizes))
         self.layers = nn.ModuleList(Layer(shape) for _ in range(shape.layers))
@@ -101,9 +102,12 @@ class Trunk(nn.Module):
 
     @property
     def head_weight(self) -> Tensor | None:
-        """[V, size]; None: the head is no plain matrix."""
+        """[V, size]; None: the head is no plain matrix, or logits are more than its product."""
+        if type(self).forward is not Trunk.forward or self._forward_hooks or self._forward_pre_hooks:
+            return None
         head = self.embed if self.head is None else self.head
-        return head.weight if isinstance(head, nn.Embedding | nn.Linear) else None
+        plain = type(head) in (nn.Embedding, nn.Linear) and getattr(head, "bias", None) is None
+        return head.weight.detach() if plain else None
 
     def states(self, tokens: Tensor, attend: Tensor | None, need: slice, cache: Cache | None) -> Tensor:
         """Normed hidden states of the columns in `need`, [B, n, size]."""

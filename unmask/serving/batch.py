@@ -191,7 +191,7 @@ def _view(rows: Sequence[Row], device: torch.device) -> View:
     )
     masked, active = both.to(device)
     running = torch.ones(len(rows), dtype=torch.bool, device=device)
-    return View(masked, active, running, running, alive=True, everyone=True, changed=len(rows))
+    return View(masked, active, running, running, len(rows), len(rows))
 
 
 def _clock(rows: Sequence[Row], info: ModelInfo, device: torch.device) -> Clock:
