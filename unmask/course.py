@@ -90,8 +90,8 @@ def course(
     """Ask for one turn after another until no row has anything left to commit.
 
     `span`: the window is the whole generation. `eos_ids` end a text, none: it never ends. `reuse`: a row that
-    did not change needs no forward. `done` may end rows earlier, for good: tokens [B, N] in, rows [B] bool out.
-    `compiled`: look at the rows with few kernels.
+    did not change needs no forward. `done` may end rows earlier, for good: tokens [B, N] in, rows [B] bool
+    out. `compiled`: look at the rows with few kernels.
     """
     index, over = 0, None if done is None else done(canvas.tokens)
     for number, block in enumerate(plan.blocks):
