@@ -433,3 +433,15 @@ def test_a_batch_of_many_loses_rows_in_eighths():
     for row in ends:
         alone = run(Toy(eos_ids=()), Base(), [(2, row % 9 + 2)], filled=[filled[row]])
         assert torch.equal(together.tokens[row], alone.tokens[0])
+
+
+def test_what_ends_a_row_may_come_from_a_leftover_fill():
+    never, model = LESS(min_confidence=1.0, patience=10**9), Toy(eos_ids=())
+    canvas = make_canvas(model, [(2, 3)], 6)
+
+    def first_block_is_full(tokens):
+        return (tokens[:, 2:5] != 0).all(-1)
+
+    cut = plan(2, 6, steps=4, block_length=3)
+    steps = list(denoise(model, canvas, never, cut, done=first_block_is_full))
+    assert [(step.block, step.leftover) for step in steps] == [(0, False), (0, False), (0, True)]

@@ -93,9 +93,10 @@ def course(
     did not change needs no forward. `done` may end rows earlier, for good: tokens [B, N] in, rows [B] bool
     out. `compiled`: look at the rows with few kernels.
     """
-    index, over = 0, None if done is None else done(canvas.tokens)
+    index, over = 0, None
     for number, block in enumerate(plan.blocks):
         window = plan.columns if span else block.columns
+        over = _over(canvas, done, over)
         view = _look(canvas, window, block, eos_ids, over, compiled=compiled)
         started = view.active.sum(-1)
         for step in range(block.budget):
@@ -104,8 +105,7 @@ def course(
             index += 1
             taken = yield Turn(canvas, number, block, window, view, started, step, index)
             canvas = taken.canvas
-            if done is not None and over is not None:
-                over = over | done(canvas.tokens)
+            over = _over(canvas, done, over)
             view = _look(
                 *(canvas, window, block, eos_ids, over),
                 step=index,
@@ -128,6 +128,13 @@ def clock(turn: Turn, plan: Plan, schedule: ScheduleName) -> Clock:
     )
     progress = (turn.block.first_step + turn.step + 1) / plan.steps
     return Clock(quota, rate, torch.full_like(left, turn.step), torch.full_like(rate, progress))
+
+
+def _over(canvas: Canvas, done: Callable[[Tensor], Tensor] | None, before: Tensor | None) -> Tensor | None:
+    """Rows [B] that need no more, those of `before` among them."""
+    if done is None:
+        return None
+    return done(canvas.tokens) if before is None else before | done(canvas.tokens)
 
 
 def _look(

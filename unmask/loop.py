@@ -248,8 +248,9 @@ class _Run:
         if not hasattr(type(model), "head_weight") or not isinstance(model, HeadedLM):
             return None
         weight = model.head_weight
-        pays = weight is not None and needs.top_k * weight.shape[1] < weight.shape[0]
-        return (model, weight) if pays and weight is not None else None
+        if weight is None or needs.top_k * weight.shape[1] >= weight.shape[0]:
+            return None
+        return model, weight
 
     def decide(self, now: Prediction, turn: Turn) -> tuple[Decision, Tensor]:
         """What the sampler decides, and what it writes."""
