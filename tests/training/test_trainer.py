@@ -128,7 +128,7 @@ def test_a_loaded_model_is_fine_tuned_on_pairs(tmp_path):
 def test_a_run_ends_by_its_time_with_the_learning_rate_at_zero(tmp_path, monkeypatch):
     recipe = write_recipe(tmp_path, schedule={"steps": 10_000, "max_seconds": 100.0})
     clock = iter(range(100_000))
-    monkeypatch.setattr("unmask.training.trainer.time.monotonic", lambda: float(next(clock)))
+    monkeypatch.setattr("unmask.training.trainer.monotonic", lambda: float(next(clock)))
     last = train(recipe, tmp_path / "out", device="cpu")
     assert last.step < 100
     assert last.progress == 1

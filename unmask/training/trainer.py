@@ -10,11 +10,11 @@ from __future__ import annotations
 import json
 import logging
 import shutil
-import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import torch
@@ -127,12 +127,12 @@ class Trainer:
         plan, schedule = self.recipe.run, self.recipe.schedule
         meter = Meter(self.device)
         batch = next(loader)
-        started = time.monotonic() - self.elapsed  # the clock does not count the start of the workers
+        started = monotonic() - self.elapsed  # the clock does not count the start of the workers
         while True:
             factor = schedule.factor(self.step, schedule.progress(self.step, self.elapsed))
             meter.add(self.train_step(batch, factor), batch)
             self.step += 1
-            self.elapsed = time.monotonic() - started
+            self.elapsed = monotonic() - started
             progress = schedule.progress(self.step, self.elapsed)
             over = progress >= 1
             validate = over or self.step % plan.validate_every == 0
@@ -141,7 +141,7 @@ class Trainer:
                 record = Record(
                     step=self.step,
                     progress=round(progress, 6),
-                    elapsed=round(time.monotonic() - started, 3),
+                    elapsed=round(monotonic() - started, 3),
                     loss=loss,
                     lr=self.recipe.optimizer.lr * factor,
                     tokens_per_second=round(speed),
@@ -295,7 +295,7 @@ class Meter:
     def restart(self) -> None:
         self._total = torch.zeros((), device=self._device)
         self._steps = self._tokens = 0
-        self._started = time.monotonic()
+        self._started = monotonic()
 
     def add(self, loss: Tensor, batch: Batch) -> None:
         self._total += loss
@@ -305,7 +305,7 @@ class Meter:
     def read(self) -> tuple[float, float]:
         """Mean loss, and tokens per second, prompts and tails included."""
         loss = self._total.item() / self._steps
-        return loss, self._tokens / (time.monotonic() - self._started)
+        return loss, self._tokens / (monotonic() - self._started)
 
 
 def canvas_of(batch: Batch) -> Tensor:
