@@ -134,11 +134,15 @@ class _Run:
     options: Options
     cache: Cache | None
     noise: NoiseSource
+    headed: tuple[HeadedLM, Tensor] | None = field(init=False)  # looked up once, as the device would wait
     block: int = -1  # the number of the last turn's
     now: Prediction | None = None
     seen: Turn | None = None  # the last turn that `now` was asked for
     began: Tensor | None = None  # rows [n] that run in this block, where they are fewer than all
     memory: Memory = field(default_factory=Memory)
+
+    def __post_init__(self) -> None:
+        self.headed = headed(self.model, self.sampler, self.options)
 
     @torch.no_grad()
     def take(self, turn: Turn) -> tuple[Step, Taken]:
@@ -229,28 +233,13 @@ class _Run:
             early=self.options.early(canvas, window),
             eos_ids=info.eos_ids,
         )
-        headed = self.headed()
-        if headed is None:
+        if self.headed is None:
             return say(self.model(*given))
-        model, weight = headed
+        model, weight = self.headed
         states = model.look(*given)
         rows = max(1, MOST_LOGITS // (info.vocab_size * states.shape[1]))
         parts = [say(model.logits(part)).without_logits() for part in torch.split(states, rows)]
         return replace(Prediction.join(parts), origin=Origin(states, weight))
-
-    def headed(self) -> tuple[HeadedLM, Tensor] | None:
-        """The model and its head, if logits need not be kept nor be there all at once: the sampler asks for
-        few of them, and to make those again takes less than to keep all."""
-        model, needs = self.model, self.sampler.needs
-        if not needs.recall or needs.logits or not self.options.selection.greedy:
-            return None
-        # asked of the type: a wrapper that hands attributes on has logits of its own
-        if not hasattr(type(model), "head_weight") or not isinstance(model, HeadedLM):
-            return None
-        weight = model.head_weight
-        if weight is None or needs.top_k * weight.shape[1] >= weight.shape[0]:
-            return None
-        return model, weight
 
     def decide(self, now: Prediction, turn: Turn) -> tuple[Decision, Tensor]:
         """What the sampler decides, and what it writes."""
@@ -269,6 +258,21 @@ class _Run:
         running = None if view.everyone else view.running
         self.memory = self.memory.push(now, decision.carry, self.sampler.needs, running)
         return decision, written
+
+
+def headed(model: MaskedLM, sampler: Sampler, options: Options) -> tuple[HeadedLM, Tensor] | None:
+    """The model and its head, if logits need not be kept nor be there all at once: the sampler asks for few
+    of them, and to make those again takes less than to keep all."""
+    needs = sampler.needs
+    if not needs.recall or needs.logits or not options.selection.greedy:
+        return None
+    # asked of the type: a wrapper that hands attributes on has logits of its own
+    if not hasattr(type(model), "head_weight") or not isinstance(model, HeadedLM):
+        return None
+    weight = model.head_weight
+    if weight is None or needs.top_k * weight.shape[1] >= weight.shape[0]:
+        return None
+    return model, weight
 
 
 def decide(

@@ -48,7 +48,8 @@ Runner = Callable[[Tensor, "Tensor | None", slice, "Cache | None"], Tensor]
 
 
 class Layer(nn.Module):
-    """One transformer layer."""
+    """One transformer layer. The residual stream is `x` plus the `change` of the layer before, not added yet:
+    whoever needs the sum norms it too, and both are then one kernel."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
@@ -63,10 +64,12 @@ class Layer(nn.Module):
         self.mlp_norm = RMSNorm(shape.size, shape.norm_eps)
         self.mlp = SwiGLU(shape.size, shape.mlp_size)
 
-    def forward(self, x: Tensor, rope: Rope, mask: Tensor | None, store: Store | None) -> Tensor:
+    def forward(
+        self, x: Tensor, change: Tensor, rope: Rope, mask: Tensor | None, store: Store | None
+    ) -> tuple[Tensor, Tensor]:
+        x = x + change
         x = x + self.attention(self.attention_norm(x), rope, mask, store)
-        x = x + self.mlp(self.mlp_norm(x))
-        return x
+        return x, self.mlp(self.mlp_norm(x))
 
 
 class Trunk(nn.Module):
@@ -126,14 +129,14 @@ class Trunk(nn.Module):
         self, tokens: Tensor, attend: Tensor | None, columns: slice | Tensor, stores: Sequence[Store | None]
     ) -> Tensor:
         """Hidden states of the columns [n], given where each layer keeps its keys and values."""
-        # the residual stream adds up too many terms for bfloat16
-        x: Tensor = self.embed(tokens[:, columns]).float()
+        change: Tensor = self.embed(tokens[:, columns])
+        x = torch.zeros_like(change, dtype=torch.float32)  # adds up too many terms for bfloat16
         positions = self.positions(tokens, attend)[:, columns]
         rope = rotary(positions, self.shape.head_size, self.shape.rope_theta)
         mask = key_mask(attend)
         for layer, store in zip(self.layers, stores, strict=True):
-            x = layer(x, rope, mask, store)
-        return x
+            x, change = layer(x, change, rope, mask, store)
+        return x + change
 
     def logits(self, states: Tensor) -> Tensor:
         """[B, W, size] -> [B, W, V]."""

@@ -88,13 +88,9 @@ class Group:
     def _predict(self, rows: Sequence[Row]) -> Prediction:
         """What the logits of these rows say; the rows let go of them."""
         first = rows[0]
-        said = [row.logits for row in rows if row.logits is not None]
-        logits = torch.empty(len(said), *said[0].shape, dtype=torch.float32, device=said[0].device)
-        for place, own in zip(logits, said, strict=True):
-            place.copy_(own)
         options = first.work.options
         prediction = predict(
-            logits,
+            torch.stack([row.logits for row in rows if row.logits is not None]),
             top_k=first.work.sampler.needs.top_k,
             banned=options.banned(self._info),
             early=first.early,

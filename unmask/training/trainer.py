@@ -114,7 +114,7 @@ class Trainer:
     def run(self, *, watch: Watch | None = None, probe: Probe | None = None) -> Record:
         """Train until the schedule is over."""
         if self.recipe.run.compile:
-            for layer in self.model.layers:  # one graph per row length, shared by all layers
+            for layer in self.model.layers:  # one graph per row length, shared by all but the first
                 layer.compile(dynamic=False)
             self.loss_of = torch.compile(diffusion_loss, dynamic=False)
         validation = self.stream.validation(self.device)
