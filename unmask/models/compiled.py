@@ -48,8 +48,8 @@ def compile(
                 module.join()
     if layers:
         _allow_shapes(MOST_SHAPES)
-        for layer in model.layers:
-            layer.compile(dynamic=False)
+        for module in (*model.layers, model.norm):
+            module.compile(dynamic=False)
     model.info = replace(model.info, compiled=layers)
     model.runner = Runner(model, bucket, recordings)
     return model
