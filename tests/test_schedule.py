@@ -10,15 +10,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from unmask import plan
-from unmask.schedule import dream_rate, linear_quota, quota_and_rate
+from unmask.schedule import DIAL, Block, Clock, Plan, clock, dream_rates, hands
+
+
+def told(schedule: str, step: int, steps: int, left: list[int], started: list[int]) -> Clock:
+    """What the clock says in one step of a single block."""
+    block = Block(slice(0, 1), steps, 0)
+    hand = hands(block, Plan((block,), steps, blockwise=False), schedule, step)[:1]
+    return clock(hand, schedule, torch.tensor(left), torch.tensor(started))
 
 
 def committed(schedule: str, length: int, steps: int) -> list[int]:
     """What a sampler that follows the schedule commits at every step."""
-    left, started, done = torch.tensor([length]), torch.tensor([length]), []
+    left, done = length, []
     for step in range(steps):
-        quota, _ = quota_and_rate(schedule, left, started=started, step=step, budget=steps)
-        done.append(min(int(quota), int(left)))
+        done.append(min(int(told(schedule, step, steps, [left], [length]).quota), left))
         left = left - done[-1]
     return done
 
@@ -44,17 +50,35 @@ def test_every_schedule_commits_all_masks_within_its_budget(length, steps, sched
 
 
 def test_the_dream_rate_is_one_at_the_last_step_and_one_minus_s_over_t_before():
-    assert dream_rate(3, 4) == 1.0
-    assert dream_rate(0, 1) == 1.0
+    assert dream_rates(1).tolist() == [1.0]
     times = [1 - (1 - 1e-3) * i / 4 for i in range(5)]
-    assert [dream_rate(i, 4) for i in range(3)] == pytest.approx(
-        [1 - times[i + 1] / times[i] for i in range(3)], rel=1e-5
+    assert dream_rates(4).tolist() == pytest.approx(
+        [*(1 - times[i + 1] / times[i] for i in range(3)), 1.0], rel=1e-5
     )
 
 
+@pytest.mark.parametrize("schedule", ["linear", "dream"])
+def test_a_long_block_is_told_in_parts(schedule):
+    block = plan(0, 8, steps=DIAL + 10, block_length=4).blocks[1]
+    whole = Plan((block,), DIAL + 10, blockwise=True)
+    for first in (0, 1, block.budget - 1):
+        [hand] = hands(block, whole, schedule, first)[:1]
+        assert hand[:3].tolist() == [first, block.budget, (block.first_step + first + 1) / (DIAL + 10)]
+    long = Block(slice(0, 4), 2 * DIAL + 3, 0)
+    parts = [hands(long, Plan((long,), long.budget, blockwise=False), schedule, DIAL * i) for i in range(3)]
+    assert [len(part) for part in parts] == [DIAL, DIAL, 3]
+    assert torch.cat(parts)[:, 0].tolist() == list(range(long.budget))
+
+
+def test_a_budget_beyond_counting_needs_no_table_of_its_size():
+    block = Block(slice(0, 4), 10**12, 0)
+    hand = hands(block, Plan((block,), 10**12, blockwise=False), "linear", 10**12 - 2)
+    assert clock(hand[1:], "linear", torch.tensor([3]), torch.tensor([4])).step.tolist() == [10**12 - 1]
+
+
 def test_linear_gives_the_remainder_to_the_first_steps():
-    started = torch.tensor([10, 4, 0])
-    quotas = [linear_quota(started, step, 4).tolist() for step in range(4)]
+    started = [10, 4, 0]
+    quotas = [told("linear", step, 4, started, started).quota.tolist() for step in range(4)]
     assert quotas == [[3, 1, 0], [3, 1, 0], [2, 1, 0], [2, 1, 0]]
 
 
@@ -63,11 +87,9 @@ def test_linear_with_more_steps_than_masks_commits_one_each_and_then_none():
 
 
 def test_rate_is_the_share_of_the_masks_that_are_left():
-    quota, rate = quota_and_rate(
-        "linear", torch.tensor([8, 0]), started=torch.tensor([8, 0]), step=0, budget=4
-    )
+    quota, rate, *_ = told("linear", 0, 4, [8, 0], [8, 0])
     assert (quota.tolist(), rate.tolist()) == ([2, 0], [0.25, 0.0])
-    quota, rate = quota_and_rate("dream", torch.tensor([8]), started=torch.tensor([8]), step=3, budget=4)
+    quota, rate, *_ = told("dream", 3, 4, [8], [8])
     assert (quota.tolist(), rate.tolist()) == ([8], [1.0])
 
 

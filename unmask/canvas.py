@@ -37,7 +37,8 @@ class Canvas:
     def commit(self, window: slice, where: Tensor, tokens: Tensor) -> Canvas:
         """A canvas with `tokens` [B, W] written where `where` [B, W] is true."""
         written = self.tokens.clone()
-        written[:, window] = torch.where(where, tokens, written[:, window])
+        part = written[:, window]
+        torch.where(where, tokens, part, out=part)
         return replace(self, tokens=written)
 
     def ended(self, eos_ids: Sequence[int]) -> Tensor:

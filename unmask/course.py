@@ -11,7 +11,7 @@ from torch import Tensor
 
 from unmask.canvas import Canvas, ended
 from unmask.fuse import fused
-from unmask.schedule import Block, Plan, quota_and_rate
+from unmask.schedule import DIAL, Block, Plan, hands
 from unmask.types import ScheduleName
 
 
@@ -51,7 +51,7 @@ class Turn:
     window: slice  # the columns that the sampler looks at
     view: View
     started: Tensor  # [B] masks when the block began
-    step: int  # steps taken in this block
+    hand: Tensor  # [1, 4] where it stands in the block, for `schedule.clock`
     index: int  # counted from 1 over the whole run; a leftover fill repeats the last index
     leftover: bool = False
 
@@ -64,15 +64,6 @@ class Taken(NamedTuple):
     broken: Tensor  # [B] bool, rows whose logits are no numbers
 
 
-class Clock(NamedTuple):
-    """Where each row stands in its budget, [B] each."""
-
-    quota: Tensor
-    rate: Tensor
-    step: Tensor
-    progress: Tensor
-
-
 Course = Generator[Turn, Taken, None]
 
 
@@ -80,6 +71,7 @@ def course(
     canvas: Canvas,
     plan: Plan,
     *,
+    schedule: ScheduleName,
     span: bool,
     eos_ids: tuple[int, ...] = (),
     reuse: bool = True,
@@ -102,8 +94,10 @@ def course(
         for step in range(block.budget):
             if not view.alive:
                 break
-            index += 1
-            taken = yield Turn(canvas, number, block, window, view, started, step, index)
+            if step % DIAL == 0:
+                dial = hands(block, plan, schedule, step).to(canvas.tokens.device)
+            index, hand = index + 1, dial[step % DIAL][None]
+            taken = yield Turn(canvas, number, block, window, view, started, hand, index)
             canvas = taken.canvas
             over = _over(canvas, done, over)
             view = _look(
@@ -114,20 +108,10 @@ def course(
                 compiled=compiled,
             )
         if view.alive and fill_leftovers:  # the budget is spent: nothing may stay masked
-            taken = yield Turn(canvas, number, block, window, view, started, block.budget, index, True)
+            taken = yield Turn(canvas, number, block, window, view, started, hand, index, True)
             if any(read(count(taken.broken))):
                 raise ValueError(_broken_logits(taken.broken, index))
             canvas = taken.canvas
-
-
-def clock(turn: Turn, plan: Plan, schedule: ScheduleName) -> Clock:
-    """Where the rows of a turn stand in their budget."""
-    left = turn.view.active.sum(-1)
-    quota, rate = quota_and_rate(
-        schedule, left, started=turn.started, step=turn.step, budget=turn.block.budget
-    )
-    progress = (turn.block.first_step + turn.step + 1) / plan.steps
-    return Clock(quota, rate, torch.full_like(left, turn.step), torch.full_like(rate, progress))
 
 
 def _over(canvas: Canvas, done: Callable[[Tensor], Tensor] | None, before: Tensor | None) -> Tensor | None:

@@ -12,11 +12,11 @@ from torch import Tensor
 
 from unmask.canvas import Canvas
 from unmask.checks import one_of, token_ids, whole
-from unmask.course import Clock, Course, Taken, Turn, View, clock, count, course, read
+from unmask.course import Course, Taken, Turn, View, count, course, read
 from unmask.draw import NoiseSource, RowNoise, Selection
 from unmask.fuse import fused
 from unmask.memory import Memory, predict
-from unmask.schedule import Plan
+from unmask.schedule import Plan, clock
 from unmask.types import (
     Cache,
     Decision,
@@ -73,6 +73,7 @@ class Options:
         return course(
             canvas,
             plan,
+            schedule=self.schedule or info.schedule,
             span=needs.span,
             eos_ids=info.eos_ids if self.stop_at_eos else (),
             reuse=self.reuse and info.deterministic,
@@ -249,7 +250,9 @@ class _Run:
             now,
             self.memory,
             view,
-            clock(turn, self.plan, self.options.schedule or info.schedule),
+            turn.started,
+            turn.hand,
+            schedule=self.options.schedule or info.schedule,
             selection=self.options.selection,
             noise=self.noise,
             blockwise=self.plan.blockwise,
@@ -280,8 +283,10 @@ def decide(
     now: Prediction,
     memory: Memory,
     view: View,
-    clock: Clock,
+    started: Tensor,
+    hand: Tensor,
     *,
+    schedule: ScheduleName,
     selection: Selection,
     noise: NoiseSource,
     blockwise: bool,
@@ -289,17 +294,18 @@ def decide(
 ) -> tuple[Decision, Tensor]:
     """What a sampler decides on rows that stand here, and the tokens [B, W] that it writes."""
     width = view.masked.shape[-1]
+    time = clock(hand, schedule, view.active.sum(-1), started)
     obs = Observation(
         now=now,
         past=memory.past,
-        seen=torch.zeros_like(clock.step) if memory.seen is None else memory.seen,
+        seen=torch.zeros_like(time.step) if memory.seen is None else memory.seen,
         drawn=now.top1 if selection.greedy else selection.draw(now, noise(view.running, width)),
         masked=view.masked,
         active=view.active,
-        quota=clock.quota,
-        rate=clock.rate,
-        step=clock.step,
-        progress=clock.progress,
+        quota=time.quota,
+        rate=time.rate,
+        step=time.step,
+        progress=time.progress,
         carry=memory.carry,
         noise=noise(view.running, width) if sampler.needs.noise else None,
         blockwise=blockwise,

@@ -31,8 +31,8 @@ class Memory:
             merged = tuple(new.where(running, old) for new, old in zip(past, self.past, strict=False))
             past = merged + past[len(merged) :]
             carry = _merge(running, carry, self.carry)
-        took = torch.ones_like(now.top1[:, 0]) if running is None else running.long()
-        return Memory(past, took if self.seen is None else self.seen + took, carry)
+        seen = torch.zeros_like(now.top1[:, 0]) if self.seen is None else self.seen
+        return Memory(past, seen + (1 if running is None else running.long()), carry)
 
     def take(self, rows: Tensor) -> Memory:
         """The memory of the rows with these numbers [n], in this order."""

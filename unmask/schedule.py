@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import pairwise
 from numbers import Integral
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,6 +14,7 @@ from unmask.checks import whole
 from unmask.types import ScheduleName
 
 DREAM_EPS = 1e-3  # Dream's time grid runs from 1 to this
+DIAL = 256  # steps that are told to a device at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,25 +63,48 @@ def plan(start: int, length: int, *, steps: int, block_length: int | None = None
     return Plan(blocks, steps, blockwise=block_length is not None)
 
 
-def quota_and_rate(
-    schedule: ScheduleName, masks: Tensor, *, started: Tensor, step: int, budget: int
-) -> tuple[Tensor, Tensor]:
-    """How many of the current `masks` [B] the schedule commits in this step, and which share, [B] each."""
+class Clock(NamedTuple):
+    """Where each row stands in its budget, [B] each."""
+
+    quota: Tensor  # of its masks, how many the schedule commits in this step
+    rate: Tensor  # and which share
+    step: Tensor
+    progress: Tensor
+
+
+def hands(block: Block, plan: Plan, schedule: ScheduleName, first: int) -> Tensor:
+    """Where the steps of a block stand, the next DIAL ones from `first` on: [n, 4] for `clock`.
+
+    A table, so that a device need not be told at every step.
+    """
+    last = min(first + DIAL, block.budget)
+    step = torch.arange(first, last, dtype=torch.float64)
+    rates = dream_rates(block.budget)[first:last] if schedule == "dream" else torch.zeros_like(step)
+    progress = (block.first_step + step + 1) / plan.steps
+    return torch.stack([step, torch.full_like(step, block.budget), progress, rates.double()], dim=-1)
+
+
+def clock(hand: Tensor, schedule: ScheduleName, masks: Tensor, started: Tensor) -> Clock:
+    """What a hand [1 or B, 4] tells rows with `masks` [B] left of the `started` [B] that the block had."""
+    step, budget, progress, rate = hand.expand(len(masks), -1).unbind(-1)
     if schedule == "dream":
-        rate = torch.full_like(masks, dream_rate(step, budget), dtype=torch.float32)
-        return (masks * rate).floor().to(masks.dtype), rate
-    quota = linear_quota(started, step, budget)
-    return quota, quota / masks.clamp(min=1)
+        rate = rate.float()
+        quota = (masks * rate).floor().long()
+    else:
+        quota = linear_quota(started, step.long(), budget.long())
+        rate = quota / masks.clamp(min=1)
+    return Clock(quota, rate, step.long(), progress.float())
 
 
-def linear_quota(started: Tensor, step: int, budget: int) -> Tensor:
+def linear_quota(started: Tensor, step: Tensor, budget: Tensor) -> Tensor:
     """LLaDA: the masks at block start in equal parts, the remainder going to the first steps, [B]."""
     return started // budget + (step < started % budget)
 
 
-def dream_rate(step: int, budget: int) -> float:
-    """Dream: a masked position's chance to be freed, 1 - s/t on a grid from 1 to eps; 1 in the last step."""
-    if step == budget - 1:
-        return 1.0
+def dream_rates(budget: int) -> Tensor:
+    """Dream: a masked position's chance to be freed in each step, 1 - s/t on a grid from 1 to eps; 1 in the
+    last."""
     times = torch.linspace(1, DREAM_EPS, budget + 1)
-    return float(1 - times[step + 1] / times[step])
+    rates = 1 - times[1:] / times[:-1]
+    rates[-1] = 1
+    return rates

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from unmask.course import Clock, View, clock
+from unmask.course import View
 from unmask.draw import NoiseSource, RowNoise
 from unmask.loop import decide, fill, settle
 from unmask.memory import predict
@@ -129,7 +129,9 @@ class Group:
                 now,
                 memory,
                 view,
-                _clock(rows, self._info, self._device),
+                torch.cat([row.next.started for row in rows]).to(self._device),
+                torch.cat([row.next.hand for row in rows]).to(self._device),
+                schedule=work.options.schedule or self._info.schedule,
                 selection=work.options.selection,
                 noise=_replay(draws),
                 blockwise=work.plan.blockwise,
@@ -188,9 +190,3 @@ def _view(rows: Sequence[Row], device: torch.device) -> View:
     masked, active = both.to(device)
     running = torch.ones(len(rows), dtype=torch.bool, device=device)
     return View(masked, active, running, running, len(rows), len(rows))
-
-
-def _clock(rows: Sequence[Row], info: ModelInfo, device: torch.device) -> Clock:
-    """Where all rows stand in their budgets."""
-    clocks = [clock(row.next, row.work.plan, row.work.options.schedule or info.schedule) for row in rows]
-    return Clock(*(torch.cat(values).to(device) for values in zip(*clocks, strict=True)))
