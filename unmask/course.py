@@ -109,8 +109,8 @@ def course(
             )
         if view.alive and fill_leftovers:  # the budget is spent: nothing may stay masked
             taken = yield Turn(canvas, number, block, window, view, started, hand, index, True)
-            if any(read(count(taken.broken))):
-                raise ValueError(_broken_logits(taken.broken, index))
+            [broken] = read(pack(taken.broken), 1)
+            _check_logits(broken, index)
             canvas = taken.canvas
 
 
@@ -137,12 +137,12 @@ def _look(
 
     This is the one host read of a step, so it also says which rows had broken logits in it.
     """
-    tokens, generated = canvas.tokens[:, window], canvas.tokens[:, canvas.start :]
+    tokens = canvas.tokens[:, window]
+    generated = canvas.tokens[:, canvas.start :] if eos_ids else None
     if compiled:  # for one shape, not one for every length of a canvas
-        tokens, generated = (
-            part.clone(memory_format=torch.contiguous_format) for part in (tokens, generated)
-        )
-    masked, active, running, fresh, counts = fused(_count_left, when=compiled)(
+        tokens = tokens.clone(memory_format=torch.contiguous_format)
+        generated = None if generated is None else generated.clone(memory_format=torch.contiguous_format)
+    masked, active, running, fresh, packed = fused(_left, when=compiled)(
         tokens,
         generated,
         None if window == block.columns else _inside(block, window, canvas.tokens.device),
@@ -152,15 +152,14 @@ def _look(
         canvas.mask_id,
         eos_ids,
     )
-    alive, changed, failed = read(counts)
-    if taken is not None and failed:
-        raise ValueError(_broken_logits(taken.broken, step))
-    return View(masked, active, running, fresh, alive, changed)
+    runs, changed, broken = read(packed, 3)
+    _check_logits(broken, step)
+    return View(masked, active, running, fresh, len(runs), len(changed))
 
 
-def _count_left(
+def _left(
     tokens: Tensor,
-    generated: Tensor,
+    generated: Tensor | None,
     inside: Tensor | None,
     over: Tensor | None,
     changed: Tensor | None,
@@ -168,21 +167,22 @@ def _count_left(
     mask_id: int,
     eos_ids: tuple[int, ...],
 ) -> tuple[Tensor, ...]:
-    """`masked`, `active`, `running` and `fresh` of a View, and how many rows run, are fresh, are broken, [3].
+    """`masked`, `active`, `running` and `fresh` of a View, and which rows run, are fresh, are broken, packed.
 
-    `tokens` [B, W] are the window's, `generated` [B, L] those of the generation; `inside` [W] says which of
-    the window belong to the block, `over` [B] which rows need no more.
+    `tokens` [B, W] are the window's, `generated` [B, L] those of the generation, where they can end;
+    `inside` [W] says which of the window belong to the block, `over` [B] which rows need no more.
     """
     masked = tokens == mask_id
-    if eos_ids:
+    if generated is not None:
         masked = masked & ~ended(generated, mask_id, eos_ids).any(-1, keepdim=True)
     if over is not None:
         masked = masked & ~over[:, None]
-    active = masked if inside is None else masked & inside
+    # a tensor of its own: what is compiled for two of them would not do for one
+    active = masked.clone() if inside is None else masked & inside
     running = active.any(-1)
     fresh = running if changed is None else running & changed
     failed = torch.zeros_like(running) if broken is None else broken
-    return masked, active, running, fresh, count(running, fresh, failed)
+    return masked, active, running, fresh, pack(running, fresh, failed)
 
 
 def _inside(block: Block, window: slice, device: torch.device) -> Tensor:
@@ -192,19 +192,24 @@ def _inside(block: Block, window: slice, device: torch.device) -> Tensor:
     return inside
 
 
-def count(*flags: Tensor) -> Tensor:
-    """For each of some flags [B], how many are set."""
-    return torch.stack(flags).sum(-1)
+def pack(*flags: Tensor) -> Tensor:
+    """Some flags [B] as the bits of one number per row, [B]."""
+    packed = flags[0].long()
+    for bit, flag in enumerate(flags[1:], start=1):
+        packed = packed | flag.long() << bit
+    return packed
 
 
-def read(counts: Tensor) -> list[int]:
-    """Counts from the device, which the host must wait for."""
-    values: list[int] = counts.tolist()
-    return values
+def read(packed: Tensor, flags: int) -> list[list[int]]:
+    """For each of the packed flags, the rows where it is set; the host must wait for the device."""
+    values = packed.tolist()
+    return [[row for row, value in enumerate(values) if value >> bit & 1] for bit in range(flags)]
 
 
-def _broken_logits(broken: Tensor, step: int) -> str:
-    rows = ", ".join(str(row) for row, bad in enumerate(broken.tolist()) if bad)
-    return (
-        f"the model returned NaN or infinite logits at step {step}, row {rows}; check its weights and dtype"
-    )
+def _check_logits(broken: list[int], step: int) -> None:
+    """Refuse logits that are no numbers."""
+    if broken:
+        raise ValueError(
+            f"the model returned NaN or infinite logits at step {step}, row {', '.join(map(str, broken))}; "
+            "check its weights and dtype"
+        )

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 
+OPTIONS: dict[str, Any] = {
+    "emulate_precision_casts": True,  # a number that was rounded to bfloat16 stays rounded
+    "unroll_reductions_threshold": 9,  # eight candidates are summed in the kernel that made them
+}
 Given = ParamSpec("Given")
 Out = TypeVar("Out")
 
@@ -19,4 +23,4 @@ def fused(work: Callable[Given, Out], *, when: bool) -> Callable[Given, Out]:
 
 @cache
 def _compiled(work: Callable[Given, Out]) -> Callable[Given, Out]:
-    return torch.compile(work, dynamic=False)
+    return torch.compile(work, dynamic=False, options=OPTIONS)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import get_args
+from typing import Any, get_args
 
 import torch
 from torch import Tensor
 
 from unmask.canvas import Canvas
 from unmask.checks import one_of, token_ids, whole
-from unmask.course import Course, Taken, Turn, View, count, course, read
+from unmask.course import Course, Taken, Turn, View, course, pack, read
 from unmask.draw import NoiseSource, RowNoise, Selection
 from unmask.fuse import fused
 from unmask.memory import Memory, predict
@@ -84,6 +84,7 @@ class Options:
 
 
 DEFAULTS = Options()
+Outcome = tuple[Tensor, Tensor]  # as `settle` has it
 MOST_LOGITS = 1 << 28  # at once, where they need not be kept
 SIZES = 8  # that a batch can have as it loses rows
 COMPILED_SIZES = 2  # every size is a shape that must be compiled and recorded
@@ -149,9 +150,12 @@ class _Run:
     def take(self, turn: Turn) -> tuple[Step, Taken]:
         """Take a turn: the step that came of it, and what the course must know."""
         view, now = turn.view, self.predict(turn)
-        decision, written = fill(now, view) if turn.leftover else self.decide(now, turn)
+        if turn.leftover:
+            decision, written = fill(now, view)
+            outcome = settle(decision.commit, now.lse, view.running)
+        else:
+            decision, written, outcome = self.decide(now, turn)
         canvas = turn.canvas.commit(turn.window, decision.commit, written)
-        outcome = fused(settle, when=self.model.info.compiled)
         step = Step(
             turn.index,
             turn.number,
@@ -164,7 +168,7 @@ class _Run:
             view.forward,
             leftover=turn.leftover,
         )
-        return step, Taken(canvas, *outcome(decision.commit, now.lse, view.running))
+        return step, Taken(canvas, *outcome)
 
     @property
     def compiled(self) -> bool:
@@ -242,10 +246,10 @@ class _Run:
         parts = [say(model.logits(part)).without_logits() for part in torch.split(states, rows)]
         return replace(Prediction.join(parts), origin=Origin(states, weight))
 
-    def decide(self, now: Prediction, turn: Turn) -> tuple[Decision, Tensor]:
-        """What the sampler decides, and what it writes."""
+    def decide(self, now: Prediction, turn: Turn) -> tuple[Decision, Tensor, Outcome]:
+        """What the sampler decides, what it writes, and what comes of it."""
         info, view = self.model.info, turn.view
-        decision, written = fused(decide, when=self.compiled)(
+        decision, written, outcome = fused(decide_and_settle, when=self.compiled)(
             self.sampler,
             now,
             self.memory,
@@ -260,7 +264,7 @@ class _Run:
         )
         running = None if view.everyone else view.running
         self.memory = self.memory.push(now, decision.carry, self.sampler.needs, running)
-        return decision, written
+        return decision, written, outcome
 
 
 def headed(model: MaskedLM, sampler: Sampler, options: Options) -> tuple[HeadedLM, Tensor] | None:
@@ -316,12 +320,20 @@ def decide(
     return replace(decision, commit=decision.commit & view.masked & view.running[:, None]), written
 
 
+def decide_and_settle(
+    sampler: Sampler, now: Prediction, memory: Memory, view: View, *given: Any, **settings: Any
+) -> tuple[Decision, Tensor, Outcome]:
+    """Both at once, for few kernels."""
+    decision, written = decide(sampler, now, memory, view, *given, **settings)
+    return decision, written, settle(decision.commit, now.lse, view.running)
+
+
 def fill(now: Prediction, view: View) -> tuple[Decision, Tensor]:
     """Everything active, with the argmax of the canvas as it is."""
     return Decision(view.active, torch.zeros_like(view.active), torch.zeros_like(view.running)), now.top1
 
 
-def settle(commit: Tensor, lse: Tensor, running: Tensor) -> tuple[Tensor, Tensor]:
+def settle(commit: Tensor, lse: Tensor, running: Tensor) -> Outcome:
     """Rows that committed anything; running rows with a NaN or +inf logit, or nothing but -inf; [B] each."""
     return commit.any(-1), running & ~lse.isfinite().all(-1)
 
@@ -345,7 +357,7 @@ def check(info: ModelInfo, canvas: Canvas, plan: Plan, options: Options) -> None
         raise ValueError("banned_ids rules out every token; leave at least one")
     behind = canvas.masked(slice(generation.stop, length))
     foreign = (canvas.tokens < 0) | (canvas.tokens >= info.vocab_size)
-    unplanned, unknown = read(count(behind.any(-1), foreign.any(-1)))
+    unplanned, unknown = read(pack(behind.any(-1), foreign.any(-1)), 2)
     if generation.start < canvas.start or generation.stop > length or unplanned:
         raise ValueError(
             f"the plan covers columns {generation.start} to {generation.stop}, but the canvas generates "

@@ -103,6 +103,8 @@ class Prediction:
     @staticmethod
     def join(parts: Sequence[Prediction]) -> Prediction:
         """The rows of several predictions of the same width, one after another."""
+        if len(parts) == 1:
+            return parts[0]
         kept = [part.logits for part in parts if part.logits is not None]
         origins = [part.origin for part in parts if part.origin is not None]
         origin = None

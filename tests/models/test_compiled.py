@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import weakref
+from dataclasses import replace
 
 import pytest
 import torch
 
 import unmask
 from tests.conftest import GOLDENS
+from unmask import fuse
 from unmask.models import compile, load
 from unmask.models.layers import Attention, SwiGLU
 
@@ -25,10 +28,10 @@ def tiny(family: str, **options: object) -> unmask.models.trunk.Trunk:
     return compile(model, **options) if options else model
 
 
-def decoded(model, prompts, *, cache=None, sampler="less", length=32, **options) -> unmask.Result:
+def decoded(model, prompts, *, cache=None, sampler="less", length=32, block=16, **options) -> unmask.Result:
     info = model.info
     canvas = unmask.blank(prompts, length, mask_id=info.mask_id, pad_id=info.pad_id, device=DEVICE)
-    blocks = unmask.plan(canvas.start, length, steps=length, block_length=16)
+    blocks = unmask.plan(canvas.start, length, steps=length, block_length=block)
     held = None if cache is None else unmask.BlockCache(cache, refresh_every=4)
     return unmask.decode(
         model, canvas, unmask.make_sampler(sampler), blocks, unmask.Options(**options), cache=held
@@ -66,6 +69,29 @@ def test_canvases_of_one_bucket_share_a_recording_and_the_oldest_goes_first():
     decoded(model, [[5] * 40])
     decoded(model, [[5] * 100])
     assert [key.columns for key in model.runner.recordings] == [128, 192]
+
+
+def test_a_shorter_canvas_sees_nothing_of_a_longer_one_of_its_bucket():
+    model, plain = tiny("llada_tiny", layers=False, bucket=64), tiny("llada_tiny")
+    for prompt in ([5] * 31, [7, 42, 99], list(range(20))):
+        assert torch.equal(decoded(model, [prompt]).tokens, decoded(plain, [prompt]).tokens)
+
+
+def test_one_recording_is_enough_for_a_run_with_a_cache():
+    model = tiny("llada_tiny", layers=False, recordings=1)
+    plain = decoded(tiny("llada_tiny"), [[7, 42, 99]], cache="block")
+    assert torch.equal(decoded(model, [[7, 42, 99]], cache="block").tokens, plain.tokens)
+
+
+def test_what_is_compiled_for_one_sampler_does_not_stop_another(monkeypatch):
+    by_dynamo = functools.cache(lambda work: torch.compile(work, dynamic=False, backend="eager"))
+    monkeypatch.setattr(fuse, "_compiled", by_dynamo)
+    for family, block in (("llada_tiny", 16), ("dream_tiny", None)):
+        plain, fast = tiny(family), tiny(family, layers=False)
+        fast.info = replace(fast.info, compiled=True)
+        for sampler in ("threshold", "klass", "less", "base"):
+            ways = [decoded(model, PROMPTS["batch"], sampler=sampler, block=block) for model in (plain, fast)]
+            assert torch.equal(ways[0].tokens, ways[1].tokens), (family, sampler)
 
 
 def test_forgotten_recordings_take_their_keys_and_values_along():

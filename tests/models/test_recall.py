@@ -11,8 +11,9 @@ import unmask
 import unmask.loop
 from tests.conftest import GOLDENS
 from unmask import LESS, Options, Selection, blank, decode, load, plan, signals
+from unmask.fuse import fused
 from unmask.models.trunk import Trunk
-from unmask.types import Needs
+from unmask.types import Needs, Origin
 
 PROMPTS = [[5, 6, 7], [8, 9], [10, 11, 12, 13]]
 SURE = LESS(min_confidence=0.05, max_jsd=0.3, top_k=4)  # random weights are never sure
@@ -117,3 +118,19 @@ def test_a_sampler_that_reads_more_than_it_asked_for_is_told_what_to_ask(seen):
     with pytest.raises(ValueError, match=r"asked to recall a few; ask for them with Needs\(logits=True\)"):
         run(tiny("llada"), sampler=Greedy(top_k=4))
     run(tiny("llada"), sampler=Asking(top_k=4))
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # of torch's compiler, some tens
+def test_recalled_logits_are_rounded_when_compiled_too():
+    generator = torch.Generator().manual_seed(0)
+    states = torch.randn(2, 8, 64, generator=generator).bfloat16()
+    weight = torch.randn(300, 64, generator=generator).bfloat16()
+    ids = torch.randint(300, (2, 8, 4), generator=generator)
+    expected = torch.nn.functional.linear(states, weight).float().gather(-1, ids)
+    said = fused(recalled, when=True)(Origin(states, weight), ids)
+    assert (said == expected).float().mean() > 0.95  # sums of another order may round to a neighbour
+
+
+def recalled(origin: Origin, ids: torch.Tensor) -> torch.Tensor:
+    return origin.at(ids)

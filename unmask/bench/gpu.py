@@ -116,17 +116,24 @@ def _measure_family(
         report.say(f"{results['name']}: {way}")
         if (options := WAYS[way]) is not None:
             compile(bench.model, bucket=bench.sizes.block, **options)
-        found = results.setdefault(way, {})
-        report.attempt(found, "same_tokens", bench.compare)
-        for batch in bench.sizes.batches:
-            report.attempt(found, f"forward_b{batch}", partial(bench.forward, batch))
-            report.attempt(found, f"block_b{batch}", partial(bench.block_forward, batch))
-            for cache in CACHES:
-                report.attempt(found, f"step_b{batch}_{cache}", partial(bench.step, batch, cache))
-        for sampler in COMPARED:
-            timed = found.setdefault("samplers", {})
-            report.attempt(timed, sampler, partial(bench.added, sampler))
-        report.attempt(found, "parts", bench.parts)
+        _measure_way(report, bench, results.setdefault(way, {}))
+
+
+def _measure_way(report: Report, bench: Bench, found: dict[str, Any]) -> None:
+    """What matters most comes first; caches last, as keys and values that are kept would count as memory."""
+    for batch in bench.sizes.batches:
+        report.attempt(found, f"forward_b{batch}", partial(bench.forward, batch))
+        report.attempt(found, f"step_b{batch}_none", partial(bench.step, batch, "none"))
+        if batch == 1:
+            for sampler in COMPARED:
+                timed = found.setdefault("samplers", {})
+                report.attempt(timed, sampler, partial(bench.added, sampler))
+            report.attempt(found, "parts", bench.parts)
+    report.attempt(found, "same_tokens", bench.compare)
+    for batch in bench.sizes.batches:
+        report.attempt(found, f"block_b{batch}", partial(bench.block_forward, batch))
+        for cache in ("dual", "prefix"):
+            report.attempt(found, f"step_b{batch}_{cache}", partial(bench.step, batch, cache))
 
 
 class Bench:
@@ -202,9 +209,17 @@ class Bench:
         run = partial(self.decode, batch, cache, steps=budget)
         watch_memory(self.device)
         result = run()  # records and compiles, which takes memory that stays taken
-        taken = min(seconds(run, self.device) for _ in range(2 if batch == 1 else 1))
+        times = 2 if batch == 1 else 1
+        taken = min(seconds(run, self.device) for _ in range(times))
         found = {"ms": taken * 1e3 / result.evaluations, "forwards": result.evaluations}
-        return found | memory_peaks(self.device, above=self.all_bytes())
+        found |= memory_peaks(self.device, above=self.all_bytes())
+        if cache == "none":
+            return found
+        # with twice the steps there are as many refreshes, so the rest of the time went into the blocks
+        longer = partial(self.decode, batch, cache, steps=2 * budget)
+        more = longer().evaluations - result.evaluations
+        extra = min(seconds(longer, self.device) for _ in range(times)) - taken
+        return found | {"inside_ms": extra * 1e3 / more if more else None}
 
     def added(self, sampler: str) -> Added:
         """A step of a sampler beside its forward, on one row without a cache."""

@@ -57,6 +57,10 @@ def _batch_rows(batch: int) -> dict[str, Callable[[Any], str]]:
         forward, step = way[f"forward_b{batch}"], way[f"step_b{batch}_none"]["ms"]
         return f"{step - forward:.2f} ({(step - forward) / step:.1%})"
 
+    def inside(way: Any) -> str:
+        value = way[f"step_b{batch}_dual"]["inside_ms"]
+        return "-" if value is None else f"{value:.2f}"
+
     def memory(way: Any) -> str:
         step = way[f"step_b{batch}_none"]
         return f"{step['peak_bytes'] / batch / 1e9:.3f} ({step['taken_bytes'] / batch / 1e9:.3f})"
@@ -68,6 +72,7 @@ def _batch_rows(batch: int) -> dict[str, Callable[[Any], str]]:
         f"B = {batch}: forward of a block, dual cache": partial(ms, f"block_b{batch}"),
         f"B = {batch}: step, prefix cache": partial(ms, f"step_b{batch}_prefix"),
         f"B = {batch}: step, dual cache": partial(ms, f"step_b{batch}_dual"),
+        f"B = {batch}: of its steps, those inside a block": inside,
         f"B = {batch}: GB above the weights per row, no cache: in tensors (taken by torch)": memory,
     }
 

@@ -18,7 +18,7 @@ import torch
 
 from unmask.bench.gpu import NAMES, WAYS, Bench, Sizes, full_size
 from unmask.bench.gpu_table import words
-from unmask.bench.report import Report, some_of
+from unmask.bench.report import Report, command, some_of
 from unmask.bench.timing import machine, timed
 from unmask.experiments.forward_cost import forward_flops
 from unmask.models import compile
@@ -72,9 +72,9 @@ def run_growth(
     some_of("families", families, NAMES)
     some_of("ways", [way], WAYS)
     place = pick_device(device or ("cpu" if small else "cuda"))
+    options = [("families", ",".join(families)), ("ways", way), ("device", place.type)]
     content: dict[str, Any] = {
-        "command": f"unmask bench growth --families {','.join(families)} --ways {way} --device {place.type}"
-        + (" --small" if small else ""),
+        "command": command("growth", [*options, ("minutes", f"{minutes:g}")], small=small),
         "machine": machine(place),
         "rates": {"flops_per_second": FLOPS_PER_SECOND, "bytes_per_second": BYTES_PER_SECOND},
         "way": way,
@@ -85,8 +85,8 @@ def run_growth(
     for family in families:
         say(f"{NAMES[family]}: making the weights")
         model = full_size(family, place, small=small)
-        if (options := WAYS[way]) is not None:
-            compile(model, **options)
+        if (settings := WAYS[way]) is not None:
+            compile(model, **settings)
         points = content["families"].setdefault(NAMES[family], {})
         for rows, columns in sizes(SMALL if small else Range()):
             work = partial(point, model, rows, columns, SMALL if small else Range(), place)

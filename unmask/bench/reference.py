@@ -91,7 +91,7 @@ class Reference:
         function = getattr(_module(file), name, None)
         if not callable(function):
             raise ValueError(f"--reference: {file.name} has no function {name!r}")
-        return Reference(f"{file.name}:{name}", function, dict(map(_argument, words)))
+        return Reference(" ".join([f"{file.name}:{name}", *words]), function, dict(map(_argument, words)))
 
     def call(self, model: Published, prompt: Tensor, *, steps: int, length: int, block: int) -> object:
         """One generation."""

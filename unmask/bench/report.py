@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import gc
 import json
+import shlex
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
-
-FAILURES = (RuntimeError, ValueError)  # running out of GPU memory is a RuntimeError
 
 
 @dataclass(slots=True)
@@ -32,7 +31,7 @@ class Report:
             return
         try:
             place[name] = work()
-        except FAILURES as error:
+        except Exception as error:  # a compiler may fail in any way, and what was measured must be kept
             self.problem(f"{name}: {_first_line(error)}")
             gc.collect()
             torch.cuda.empty_cache()
@@ -55,6 +54,14 @@ class Report:
 def _first_line(error: Exception) -> str:
     """What went wrong, on one line; an error may have no message."""
     return f"{type(error).__name__}: {str(error).strip()}".splitlines()[0]
+
+
+def command(what: str, options: Iterable[tuple[str, object]], *, small: bool) -> str:
+    """The command line that repeats a run."""
+    words = ["unmask", "bench", what]
+    for name, value in options:
+        words += [f"--{name}", str(value)]
+    return shlex.join([*words, *(["--small"] if small else [])])
 
 
 def some_of(name: str, given: Sequence[str], known: Collection[str]) -> None:

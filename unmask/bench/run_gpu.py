@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,7 +12,7 @@ from unmask.bench.gpu_table import table, wrong
 from unmask.bench.parts import draw_parts, parts_table
 from unmask.bench.reference import Reference
 from unmask.bench.released import RULES, released
-from unmask.bench.report import Report, some_of
+from unmask.bench.report import Report, command, some_of
 from unmask.models.load import pick_device
 
 
@@ -33,8 +32,11 @@ def run_gpu(
     some_of("ways", ways, WAYS)
     others = [*released(), *map(Reference.read, references)]
     place = pick_device(device or ("cpu" if small else "cuda"))
+    options = [("families", ",".join(families)), ("ways", ",".join(ways)), ("device", place.type)]
+    options += [("minutes", f"{minutes:g}")]
+    options += [("reference", other.name) for other in others[len(RULES) :]]  # without this machine's folders
     content: dict[str, Any] = {
-        "command": command(families, ways, others[len(RULES) :], place.type, small=small),
+        "command": command("gpu", options, small=small),
         "batches": list((SMALL if small else Sizes()).batches),
         "families": {},
     }
@@ -55,19 +57,3 @@ def run_gpu(
             report.problem(f"no figure: {error}")
     report.write()
     return report.result()
-
-
-def command(
-    families: Sequence[str],
-    ways: Sequence[str],
-    references: Sequence[Reference],
-    device: str,
-    *,
-    small: bool,
-) -> str:
-    """The command line that repeats the run, without this machine's folders."""
-    words = ["unmask", "bench", "gpu", "--families", ",".join(families), "--ways", ",".join(ways)]
-    words += ["--device", device]
-    for reference in references:
-        words += ["--reference", reference.name]
-    return shlex.join([*words, *(["--small"] if small else [])])

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from unmask import kernels
 from unmask.bench.gpu_table import words
-from unmask.bench.report import Report, some_of
+from unmask.bench.report import Report, command, some_of
 from unmask.bench.switches import exact_float32, torch_path
 from unmask.bench.timing import machine
 from unmask.cache import BlockCache, Recompute
@@ -91,9 +91,10 @@ def run_same(
         raise ValueError("--model must name at least one model, got none")
     place = pick_device(device or ("cpu" if small else "auto"))
     probe = torch.zeros(1, 1, 64, device=place)
+    names = ",".join(Path(name).name for name in models)
+    options = [("model", names), ("ways", ",".join(ways)), ("device", place.type)]
     content: dict[str, Any] = {
-        "command": f"unmask bench same --ways {','.join(ways)} --device {place.type}"
-        + (" --small" if small else ""),
+        "command": command("same", [*options, ("minutes", f"{minutes:g}")], small=small),
         "machine": machine(place),
         "kernels": kernels.usable(probe, 8),
         "models": {},

@@ -12,6 +12,7 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -23,7 +24,7 @@ from unmask.models.trunk import Trunk
 from unmask.types import Cache
 
 WARMUPS = 3  # runs before a recording, in which libraries choose kernels and take their workspaces
-MOST_SHAPES = 64  # compiled variants of a layer and of a decision
+MOST_SHAPES = 256  # compiled variants of a layer and of a decision
 Model = TypeVar("Model", bound=Trunk)
 Work = Callable[..., Tensor]
 
@@ -81,7 +82,7 @@ class Runner:
         self.most = most
         self.recordings: OrderedDict[Key, Recording] = OrderedDict()
         self.kept: dict[tuple[int, int], Kept] = {}  # recordings are bound to the memory of these
-        self.indices: dict[tuple[int, int], Tensor] = {}  # columns that ran, by their first and last
+        self.fixed: dict[tuple[int, ...], Tensor] = {}  # inputs that say nothing but their size
         # recordings run one after another, so they may share what they use in between
         self.pool = torch.cuda.graph_pool_handle() if model.norm.weight.is_cuda else None
 
@@ -91,25 +92,35 @@ class Runner:
         width = -(-n // self.bucket) * self.bucket
         whole = columns == slice(0, n)
         kept = None if cache is None else self._keep(cache, rows, width, whole=whole)
-        if width > n:  # padding on the right moves no column and no position
-            attend = torch.ones_like(tokens, dtype=torch.bool) if attend is None else attend
-            attend = F.pad(attend, (0, width - n))
-            tokens = F.pad(tokens, (0, width - n), value=self.model.info.pad_id)
-        ran = slice(0, width) if whole else columns
-        index = self._index(ran, tokens.device)
+        index = self._index(slice(0, width) if whole else columns, tokens.device)
+        attend = self._attend(attend, tokens, width)
         key = Key(rows, width, len(index), attend is not None, cache is not None)
         inputs = (tokens, index) if attend is None else (tokens, index, attend)
         states = self._recording(key, kept, inputs)(*inputs)
         return states[:, : columns.stop - columns.start]
 
     def _index(self, columns: slice, device: torch.device) -> Tensor:
-        """The columns as numbers, always the same tensor for the same ones."""
+        """The columns as numbers."""
         place = columns.start, columns.stop
-        if place not in self.indices:
-            if len(self.indices) >= MOST_SHAPES:
-                self.indices.clear()
-            self.indices[place] = torch.arange(*place, device=device)
-        return self.indices[place]
+        return self._same(place, lambda: torch.arange(*place, device=device))
+
+    def _attend(self, attend: Tensor | None, tokens: Tensor, width: int) -> Tensor | None:
+        """The real columns of the padded canvas; padding on the right moves no column and no position."""
+        rows, n = tokens.shape
+        if attend is not None:
+            return F.pad(attend, (0, width - n))
+        if n == width:
+            return None
+        ones = partial(torch.ones, rows, n, dtype=torch.bool, device=tokens.device)
+        return self._same((rows, n, width), lambda: F.pad(ones(), (0, width - n)))
+
+    def _same(self, key: tuple[int, ...], make: Callable[[], Tensor]) -> Tensor:
+        """Always the same tensor for the same key: a recording that got it last need not copy it."""
+        if key not in self.fixed:
+            if len(self.fixed) >= MOST_SHAPES:
+                self.fixed.clear()
+            self.fixed[key] = make()
+        return self.fixed[key]
 
     def _keep(self, cache: Cache, rows: int, width: int, *, whole: bool) -> Kept:
         """The keys and values of this run; a run of all columns makes them its own."""
@@ -129,7 +140,9 @@ class Runner:
         if key not in self.recordings:
             while len(self.recordings) >= self.most:
                 self._forget(*self.recordings.popitem(last=False))
-            self.recordings[key] = Recording(self._work(kept), inputs, self.pool)
+            if kept is not None:  # which may have gone with the last recording that used it
+                self.kept[key.rows, key.columns] = kept
+            self.recordings[key] = Recording(self._work(kept), key.columns, inputs, self.pool)
         self.recordings.move_to_end(key)
         return self.recordings[key]
 
@@ -155,10 +168,11 @@ class Runner:
 class Recording:
     """Work on tokens, an index and perhaps more, recorded once and replayed; a call overwrites its output."""
 
-    def __init__(self, work: Work, inputs: Sequence[Tensor], pool: Any) -> None:
+    def __init__(self, work: Work, columns: int, inputs: Sequence[Tensor], pool: Any) -> None:
         self.work = work
-        self.inputs = [given.clone() for given in inputs]
-        self.index = inputs[1]  # what the copy of it was made from
+        tokens, *rest = inputs
+        self.inputs = [F.pad(tokens, (0, columns - tokens.shape[1])), *(given.clone() for given in rest)]
+        self.given = rest  # what the copies were made from
         self.graph = torch.cuda.CUDAGraph() if self.inputs[0].is_cuda else None
         self.output: Tensor | None = None
         if self.graph is not None:
@@ -175,10 +189,12 @@ class Recording:
         torch.cuda.current_stream().wait_stream(stream)
 
     def __call__(self, *inputs: Tensor) -> Tensor:
-        for held, given in zip(self.inputs, inputs, strict=True):
-            if given is not self.index:  # which is never written; tokens are a caller's and may be
+        tokens, *rest = inputs
+        self.inputs[0][:, : tokens.shape[1]].copy_(tokens)  # what stands behind is not attended to
+        for held, given, last in zip(self.inputs[1:], rest, self.given, strict=True):
+            if given is not last:
                 held.copy_(given)
-        self.index = inputs[1]
+        self.given = rest
         if self.graph is None or self.output is None:
             return self.work(*self.inputs)
         self.graph.replay()

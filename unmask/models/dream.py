@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from unmask.models.config import integer, number, require, special_ids
@@ -56,11 +57,16 @@ class Dream(Trunk):
     def look(self, tokens: Tensor, attend: Tensor | None, window: slice, cache: Cache | None) -> Tensor:
         first = max(window.start - 1, 0)
         states = self.states(tokens, attend, slice(first, window.stop), cache)
-        before = (torch.arange(window.start, window.stop, device=tokens.device) - 1).clamp(min=0)
-        aligned = states[:, before - first]
-        if attend is not None:  # a row's first real column has none before it, as column 0 has
-            aligned = torch.where(attend[:, before, None], aligned, states[:, window.start - first :])
-        return aligned
+        if window.start == 0:  # column 0 has none before it and predicts itself
+            states = torch.cat([states[:, :1], states], dim=1)
+        before, own = states[:, :-1], states[:, 1:]
+        if attend is None:
+            return before
+        attend = attend[:, first : window.stop - 1]
+        if window.start == 0:
+            attend = F.pad(attend, (1, 0), value=True)
+        # a row's first real column has none before it either
+        return torch.where(attend[..., None], before, own)
 
 
 def _shape(config: Mapping[str, object]) -> Shape:

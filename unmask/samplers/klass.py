@@ -53,7 +53,12 @@ class KLASS:
         commit = torch.where(forced[:, None], fallback, self.choose(ready, confidence, kl, obs))
         # committed tokens are always greedy: temperature moves positions only in the released code
         return Decision(
-            commit, ready, forced, recent[..., :-1], obs.now.top1, {"confidence": confidence, "kl": kl}
+            commit,
+            ready,
+            forced,
+            recent[..., :-1].contiguous(),
+            obs.now.top1,
+            {"confidence": confidence, "kl": kl},
         )
 
     def recent(self, kl: Tensor, carry: Tensor | None) -> Tensor:
