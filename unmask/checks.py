@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
 from numbers import Integral, Real
 
 
@@ -39,6 +40,12 @@ def token_ids(name: str, ids: Sequence[int], vocabulary: int) -> None:
     for token in ids:
         if not 0 <= token < vocabulary:
             raise ValueError(f"{name} must be token ids from 0 to {vocabulary - 1}, got {token}")
+
+
+def did_you_mean(wrong: str, known: Iterable[str]) -> str:
+    """The known word that is nearest, as a question before the list of all; empty: none is near."""
+    close = get_close_matches(wrong, list(known), n=1)
+    return f"did you mean {close[0]!r}? " if close else ""
 
 
 def _is_number(value: object) -> bool:

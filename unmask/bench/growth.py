@@ -20,6 +20,7 @@ from unmask.bench.gpu import NAMES, WAYS, Bench, Sizes, full_size
 from unmask.bench.gpu_table import words
 from unmask.bench.report import Report, command, some_of
 from unmask.bench.timing import machine, timed
+from unmask.experiments.drawing import COLOURS, legend, panels, save_png
 from unmask.experiments.forward_cost import forward_flops
 from unmask.models import compile
 from unmask.models.load import pick_device
@@ -152,18 +153,12 @@ def table(content: Mapping[str, Any]) -> str:
 
 def draw(content: Mapping[str, Any], path: Path) -> None:
     """Per family: time against columns, time against rows, and tokens per second, as a PNG."""
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ValueError("figures need matplotlib; pip install 'unmask[experiments]'") from error
     families = {name: list(points.values()) for name, points in content["families"].items() if points}
     if not families:
         raise ValueError("nothing was measured")
-    figure = Figure(figsize=(12, 0.8 + 3.2 * len(families)), layout="constrained")
-    FigureCanvasAgg(figure)
-    panels = figure.subplots(len(families), 3, squeeze=False)
-    for (name, points), (by_columns, by_rows, rate) in zip(families.items(), panels, strict=True):
+    figure, axes = panels(3 * len(families), width=4, height=3.4, columns=3)
+    by_family = zip(axes[::3], axes[1::3], axes[2::3], strict=True)
+    for (name, points), (by_columns, by_rows, rate) in zip(families.items(), by_family, strict=True):
         alone = sorted((p for p in points if p["rows"] == 1), key=lambda p: p["columns"])
         usual = min(p["columns"] for p in points if p["rows"] == max(p["rows"] for p in points))
         batch = sorted((p for p in points if p["columns"] == usual), key=lambda p: p["rows"])
@@ -173,16 +168,21 @@ def draw(content: Mapping[str, Any], path: Path) -> None:
         by_rows.set_title(f"{name}, N = {usual}", fontsize=10)
         rate.set_title(f"{name}, N = {usual}", fontsize=10)
         _rate(rate, batch)
-    handles, labels = panels[0][0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False, fontsize=9)
-    figure.savefig(path, dpi=160, facecolor="white", metadata={"Software": None})
+    legend(figure, axes[0])
+    save_png(figure, path)
 
 
 LINES: dict[str, dict[str, Any]] = {  # in the order in which they are drawn, one over the other
     "compute_floor_ms": {"label": "floor: arithmetic", "color": "0.3", "linestyle": "--"},
     "bytes_floor_ms": {"label": "floor: reading the weights", "color": "0.3", "linestyle": ":"},
-    "forward_ms": {"label": "forward", "color": "C1", "marker": "s", "markersize": 9, "fillstyle": "none"},
-    "step_ms": {"label": "step of less", "color": "C0", "marker": "o", "markersize": 4},
+    "forward_ms": {
+        "label": "forward",
+        "color": COLOURS[1],
+        "marker": "s",
+        "markersize": 9,
+        "fillstyle": "none",
+    },
+    "step_ms": {"label": "step of less", "color": COLOURS[0], "marker": "o", "markersize": 4},
 }
 
 

@@ -11,6 +11,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from unmask.bench.timing import Work, seconds
+from unmask.experiments.drawing import COLOURS, panels, save_png
 
 # the first pattern that a kernel's name matches says what it does
 KINDS = {
@@ -68,26 +69,19 @@ def parts_table(title: str, parts: Sequence[Part]) -> str:
 
 def draw_parts(content: Mapping[str, Any], path: Path) -> None:
     """One bar per family and way to run it, as a PNG."""
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ValueError("figures need matplotlib; pip install 'unmask[experiments]'") from error
     bars = [
         (f"{family['name']} {way}", found["parts"])
         for family in content["families"].values()
         for way, found in family.items()
         if isinstance(found, dict) and "parts" in found
     ]
-    figure = Figure(figsize=(8, 1.2 + 0.5 * len(bars)), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.add_subplot()
+    figure, [axes] = panels(1, width=8, height=1.2 + 0.5 * len(bars))
     left = [0.0] * len(bars)
-    for place, kind in enumerate([*KINDS, WAITING]):
+    for kind, colour in zip([*KINDS, WAITING], [*COLOURS[: len(KINDS)], "#DDDDDD"], strict=True):
         widths = [sum(part["ms"] for part in parts if part["kind"] == kind) for _, parts in bars]
-        axes.barh([name for name, _ in bars], widths, left=left, label=kind, color=f"C{place}")
+        axes.barh([name for name, _ in bars], widths, left=left, label=kind, color=colour)
         left = [start + width for start, width in zip(left, widths, strict=True)]
     axes.invert_yaxis()
     axes.set_xlabel("milliseconds of a step of less, B = 1, no cache")
     figure.legend(loc="outside lower center", ncols=3, frameon=False, fontsize=8)
-    figure.savefig(path, dpi=160, facecolor="white", metadata={"Software": None})
+    save_png(figure, path)

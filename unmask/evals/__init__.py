@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
 from importlib import import_module
 
+from unmask.checks import did_you_mean
 from unmask.evals.run import evaluate
 from unmask.evals.summary import Summary
 from unmask.evals.task import Sample, Task, Verdict
@@ -30,8 +30,7 @@ TASKS: dict[str, str] = {
 def get_task(name: str, protocol: str | None = None) -> Task:
     """The task of this name under a protocol; None: its default one."""
     if name not in TASKS:
-        close = get_close_matches(name, TASKS, 1)
-        hint = f"did you mean {close[0]!r}? " if close else ""
+        hint = did_you_mean(name, TASKS)
         raise ValueError(f"unknown task {name!r}; {hint}available: {', '.join(TASKS)}")
     tasks: dict[str, Task] = import_module(f"unmask.evals.tasks.{TASKS[name]}").tasks(name)
     if protocol is None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields, replace
-from difflib import get_close_matches
 from typing import Any
 
+from unmask.checks import did_you_mean
 from unmask.config import GenerationConfig
 
 LENGTHS = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")  # the first one counts
@@ -79,6 +79,5 @@ def _fit_block(config: GenerationConfig) -> GenerationConfig:
 
 
 def _suggest(wrong: str, known: tuple[str, ...]) -> str:
-    close = get_close_matches(wrong, known, n=1)
-    hint = f"did you mean {close[0]!r}? " if close else ""
+    hint = did_you_mean(wrong, known)
     return f"{hint}available: {', '.join(sorted(known))}"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
 from importlib import import_module
 
+from unmask.checks import did_you_mean
 from unmask.experiments.experiment import Experiment
 
 __all__ = ["EXPERIMENTS", "Experiment", "get_experiment"]
@@ -32,8 +32,7 @@ EXPERIMENTS: dict[str, str] = {
 def get_experiment(name: str) -> Experiment:
     """The experiment of this name."""
     if name not in EXPERIMENTS:
-        close = get_close_matches(name, EXPERIMENTS, 1)
-        hint = f"did you mean {close[0]!r}? " if close else ""
+        hint = did_you_mean(name, EXPERIMENTS)
         raise ValueError(f"unknown experiment {name!r}; {hint}available: all, {', '.join(EXPERIMENTS)}")
     experiment: Experiment = import_module(f"unmask.experiments.{EXPERIMENTS[name]}").EXPERIMENT
     return experiment

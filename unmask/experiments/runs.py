@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any
@@ -80,8 +80,3 @@ class Outcome:
         """
         full = tuple(replace(record, steps=self.budget, forwards=self.budget) for record in self.records)
         return replace(self, records=full)
-
-
-def by_id(records: Sequence[Record]) -> dict[str, Record]:
-    """Records by sample."""
-    return {record.id: record for record in records}

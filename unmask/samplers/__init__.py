@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import fields, replace
-from difflib import get_close_matches
 from typing import Any
 
+from unmask.checks import did_you_mean
 from unmask.samplers.base import Base
 from unmask.samplers.entropy_bound import EntropyBound
 from unmask.samplers.factor import Factor
@@ -57,8 +57,7 @@ def check_fields(name: str, preset: Any, changes: Iterable[str]) -> None:
 
 
 def _suggest(wrong: str, known: list[str]) -> str:
-    close = get_close_matches(wrong, known, n=1)
-    hint = f"did you mean {close[0]!r}? " if close else ""
+    hint = did_you_mean(wrong, known)
     return f"{hint}available: {', '.join(sorted(known))}"
 
 

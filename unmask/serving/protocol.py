@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from difflib import get_close_matches
 from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
+from unmask.checks import did_you_mean
 from unmask.config import EndTokens
 from unmask.samplers import SAMPLERS
 from unmask.serving.api_error import ApiError
@@ -198,8 +198,7 @@ def _check_neutral(name: str, value: Any, neutral: tuple[Any, ...]) -> None:
 
 
 def _unknown(name: str, kind: type[Common]) -> str:
-    close = get_close_matches(name, kind.model_fields, n=1)
-    hint = f"did you mean {close[0]!r}? " if close else ""
+    hint = did_you_mean(name, kind.model_fields)
     return f"unknown field {name!r}; {hint}known: {', '.join(sorted(kind.model_fields))}"
 
 

@@ -6,12 +6,11 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
-from difflib import get_close_matches
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from unmask.checks import at_least, one_of, within
+from unmask.checks import at_least, did_you_mean, one_of, within
 from unmask.training.data import DataSpec
 from unmask.training.masking import Masking
 from unmask.training.muon import OptimizerSpec
@@ -158,8 +157,7 @@ def parse(kind: type[T], table: Mapping[str, Any], where: str) -> T:
     known = {entry.name: entry for entry in fields(kind)}
     for name in table:
         if name not in known:
-            close = get_close_matches(name, known, n=1)
-            hint = f"did you mean {close[0]!r}? " if close else ""
+            hint = did_you_mean(name, known)
             raise ValueError(f"{where}: unknown field {name!r}; {hint}available: {', '.join(sorted(known))}")
     for name, entry in known.items():
         if name not in table and entry.default is MISSING and entry.default_factory is MISSING:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
-from difflib import get_close_matches
 from functools import lru_cache
 from itertools import accumulate
 
+from unmask.checks import did_you_mean
 from unmask.training.tasks import (
     about,
     mini_gsm8k,
@@ -63,8 +63,7 @@ def get_task(name: str) -> Task:
     """The task of this name."""
     if name in TASKS:
         return TASKS[name]
-    close = get_close_matches(name, TASKS, 1)
-    hint = f"did you mean {close[0]!r}? " if close else ""
+    hint = did_you_mean(name, TASKS)
     raise ValueError(f"unknown task {name!r}; {hint}available: {', '.join(TASKS)}")
 
 
