@@ -1,5 +1,7 @@
 """Options shared by all tests."""
 
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -25,3 +27,16 @@ def pytest_configure(config: pytest.Config) -> None:
 def one_thread_per_worker() -> None:
     """The tensors of the tests are tiny: a second thread only waits."""
     torch.set_num_threads(1)
+
+
+@pytest.fixture
+def traced(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What is compiled goes through torch's tracer alone, whose limits no earlier test has used up."""
+    from unmask import fuse
+
+    torch._dynamo.reset()
+    by_tracer = cache(lambda work: torch.compile(work, dynamic=False, backend="eager"))
+    monkeypatch.setattr(fuse, "_compiled", by_tracer)
+    with torch._dynamo.config.patch(cache_size_limit=64):
+        yield
+    torch._dynamo.reset()

@@ -5,8 +5,11 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass, field, fields, replace
+from functools import cache
+from pathlib import Path
 
 import pytest
+import torch
 
 from tests.toy import Scripted, Toy, predict, run
 from unmask import (
@@ -25,9 +28,11 @@ from unmask import (
     blank,
     decode,
     denoise,
+    fuse,
     make_sampler,
     plan,
 )
+from unmask.types import Needs
 
 NAN, INF = math.nan, math.inf
 
@@ -82,6 +87,21 @@ BAD_FIELDS = [
     (Selection, "top_p", 1.5),
     (Selection, "top_k", -1),
     (Options, "min_new_tokens", -1),
+    (LESS, "exact", "x"),
+    (LESS, "exact", 1),
+    (Factor, "last_rank_free", "no"),
+    (Factor, "last_rank_free", None),
+    (Base, "demoted_ids", 5),
+    (Base, "demoted_ids", "12"),
+    (Base, "demoted_ids", (3, "4")),
+    (Base, "demoted_ids", (2.5,)),
+    (Base, "demoted_ids", (-1,)),
+    (Base, "demoted_ids", (True,)),
+    (Prophet, "answer_start", False),
+    (Options, "banned_ids", 5),
+    (Options, "stop_at_eos", "no"),
+    (Options, "fill_leftovers", 0),
+    (Options, "reuse", None),
 ]
 
 NUMBERS = [  # every field that is a number
@@ -109,6 +129,17 @@ def test_a_field_outside_its_range_is_refused_with_its_name_and_value(kind, name
 def test_nan_is_never_a_threshold(kind, name):
     with pytest.raises(ValueError, match=rf"{name} must .*nan"):
         kind(**{name: NAN})
+
+
+def test_ids_in_a_list_as_a_preset_file_has_them_become_a_tuple():
+    assert Base(demoted_ids=[3, 4]) == Base(demoted_ids=(3, 4))
+    hash(Base(demoted_ids=[3, 4]))
+
+
+@pytest.mark.parametrize("value", [NAN, INF, 0, -0.5, 1.5, "1", None])
+def test_a_top_p_is_always_refused_with_the_same_range(value):
+    with pytest.raises(ValueError, match=re.escape(f"top_p must be in (0, 1], got {value!r}")):
+        Selection(top_p=value)
 
 
 def test_every_number_of_every_sampler_is_checked_here():
@@ -375,6 +406,182 @@ def too_few_seeds():
 def test_this_bad_input_gets_a_sentence_as_well(bad, message):
     with pytest.raises(ValueError, match=message):
         bad()
+
+
+# samplers and models of one's own
+
+
+@dataclass(frozen=True)
+class Own:
+    """A sampler whose decision is the usual one with some parts replaced."""
+
+    changes: dict = field(default_factory=dict)
+    needs: Needs = field(default_factory=Needs)
+
+    def decide(self, obs):
+        usual = Base().decide(obs)
+        return replace(usual, **{name: make(obs) for name, make in self.changes.items()})
+
+
+@dataclass(frozen=True)
+class Mute(Own):
+    """A sampler that forgets to answer."""
+
+    def decide(self, obs):
+        return None
+
+
+BAD_DECISIONS = [
+    (
+        Own({"commit": lambda obs: obs.active[:, :-1]}),
+        "Own.decide: commit must be a torch.bool tensor of shape [1, 6], got torch.bool of shape [1, 5]",
+    ),
+    (Own({"commit": lambda obs: obs.active[:, :1]}), "commit must be a torch.bool tensor of shape [1, 6]"),
+    (Own({"commit": lambda obs: obs.active.float()}), "got torch.float32 of shape [1, 6]"),
+    (
+        Own({"commit": lambda obs: None}),
+        "Own.decide: commit must be a torch.bool tensor of shape [1, 6], got None",
+    ),
+    (
+        Own({"eligible": lambda obs: obs.active.long()}),
+        "eligible must be a torch.bool tensor of shape [1, 6]",
+    ),
+    (Own({"forced": lambda obs: obs.active}), "forced must be a torch.bool tensor of shape [1]"),
+    (Own({"forced": lambda obs: False}), "forced must be a torch.bool tensor of shape [1], got False"),
+    (Own({"tokens": lambda obs: obs.now.lse}), "tokens must be a torch.int64 tensor of shape [1, 6]"),
+    (Own({"tokens": lambda obs: obs.drawn[0, 0]}), "tokens must be a torch.int64 tensor of shape [1, 6]"),
+    (Mute(), "Mute.decide must return a Decision, got None"),
+]
+
+
+@pytest.mark.parametrize(("sampler", "message"), BAD_DECISIONS, ids=lambda value: str(value)[:40])
+def test_a_decision_that_does_not_fit_the_window_is_refused_with_the_samplers_name(sampler, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        run(Toy(), sampler, length=6)
+
+
+@pytest.mark.parametrize(
+    "sampler",
+    [
+        Own({"commit": lambda obs: obs.active[:, :-1]}),
+        Own({"commit": lambda obs: obs.active.float()}),
+        Own({"forced": lambda obs: obs.active}),
+        Own({"tokens": lambda obs: obs.now.lse}),
+        Mute(),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+@pytest.mark.filterwarnings("ignore")  # of torch's compiler
+def test_a_compiled_decision_is_refused_with_the_same_sentence(sampler, traced):
+    with pytest.raises(ValueError, match=rf"^{type(sampler).__name__}.decide"):
+        run(Altered(lambda logits: logits, compiled=True), sampler)
+
+
+def test_the_checks_break_no_graph_of_a_compiled_decision(traced, monkeypatch):
+    whole = cache(lambda work: torch.compile(work, dynamic=False, backend="eager", fullgraph=True))
+    monkeypatch.setattr(fuse, "_compiled", whole)
+    made = run(Altered(lambda logits: logits, compiled=True), Own(), length=4)
+    assert made.tokens.tolist() == run(Toy(), Own(), length=4).tokens.tolist()
+
+
+@pytest.mark.parametrize(
+    ("needs", "message"),
+    [
+        (Needs(top_k=0), "Own.needs: top_k must be a whole number >= 1, got 0"),
+        (Needs(top_k=2.5), "top_k must be a whole number >= 1, got 2.5"),
+        (Needs(lookback=-1), "lookback must be a whole number >= 0, got -1"),
+        (Needs(span="yes"), "span must be True or False, got 'yes'"),
+        ({"top_k": 2}, "Own.needs must be a Needs, got {'top_k': 2}"),
+    ],
+)
+def test_needs_that_cannot_be_met_are_refused_before_any_forward(needs, message):
+    model = Toy()
+    with pytest.raises(ValueError, match=re.escape(message)):
+        run(model, Own(needs=needs))
+    assert model.calls == []
+
+
+@dataclass(frozen=True)
+class Altered:
+    """A toy whose logits are changed on their way out."""
+
+    change: object
+    compiled: bool = False
+    toy: Toy = field(default_factory=Toy)
+
+    @property
+    def info(self):
+        return replace(self.toy.info, compiled=self.compiled)
+
+    def __call__(self, tokens, attend, window, cache):
+        return self.change(self.toy(tokens, attend, window, cache))
+
+
+@pytest.mark.parametrize(
+    ("change", "got"),
+    [
+        (lambda logits: logits[:, :-1], "[1, 5, 12]"),
+        (lambda logits: logits[..., :-1], "[1, 6, 11]"),
+        (lambda logits: torch.cat([logits, logits], -1), "[1, 6, 24]"),
+        (lambda logits: logits[0], "[6, 12]"),
+        (lambda logits: torch.cat([logits, logits]), "[2, 6, 12]"),
+    ],
+)
+def test_logits_of_a_wrong_shape_are_refused_with_both_shapes(change, got):
+    wanted = r"logits of shape \[1, 6, 12\] \(rows, window, ModelInfo.vocab_size\), got "
+    with pytest.raises(ValueError, match=wanted + re.escape(got)):
+        run(Altered(change), LESS(), length=6)
+
+
+@pytest.mark.parametrize(
+    ("change", "got"),
+    [(lambda logits: None, "NoneType"), (lambda logits: {"logits": logits}, "dict")],
+)
+def test_a_model_that_returns_no_tensor_is_refused(change, got):
+    with pytest.raises(ValueError, match=f"the model must return a tensor of logits, got {got}"):
+        run(Altered(change), LESS())
+
+
+def test_logits_that_are_whole_numbers_are_refused():
+    with pytest.raises(ValueError, match=r"logits must be floating-point numbers, got torch.int64"):
+        run(Altered(lambda logits: logits.long()), LESS())
+
+
+@pytest.mark.parametrize("token", [12, 999, -3])
+def test_a_token_outside_the_vocabulary_that_a_sampler_wrote_is_refused(token):
+    sampler = Own({"tokens": lambda obs: obs.drawn.fill_(token)})
+    with pytest.raises(ValueError, match=f"Decision.tokens must be token ids from 0 to 11, got {token}"):
+        run(Toy(eos_ids=()), sampler)
+
+
+@pytest.mark.parametrize(
+    ("sampler", "message"),
+    [
+        ("less", r"sampler must be a sampler such as LESS\(\) or make_sampler\('less'\), got 'less'"),
+        (LESS, "sampler must be a sampler such as"),
+        (None, "sampler must be a sampler such as .* got None"),
+    ],
+)
+def test_a_name_where_a_sampler_is_wanted_is_refused(sampler, message):
+    with pytest.raises(ValueError, match=message):
+        run(Toy(), sampler)
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ("mini-llada", "got 'mini-llada'; load it with unmask.load('mini-llada')"),
+        (Path("some/folder"), "; load it with unmask.load('some/folder')"),
+        (None, "model must be a loaded model, got NoneType; unmask.load gives one"),
+        (Toy, "model must be a loaded model, got type; unmask.load gives one"),
+    ],
+)
+def test_a_name_where_a_model_is_wanted_is_refused(model, message):
+    canvas = blank([[2]], 4, mask_id=0, pad_id=0)
+    with pytest.raises(ValueError, match=re.escape(message)):
+        decode(model, canvas, LESS(), plan(1, 4, steps=4))
+    with pytest.raises(ValueError, match=re.escape(message)):
+        next(denoise(model, canvas, LESS(), plan(1, 4, steps=4)))
 
 
 def test_ruling_out_every_token_is_not_blamed_on_the_model():

@@ -12,7 +12,7 @@ PACKAGE = Path(__file__).parent.parent / "unmask"
 
 BOTTOM = {"types", "rows", "checks"}
 TOOLS = BOTTOM | {"canvas", "summary", "signals", "policies", "draw", "schedule"}
-DECODING = TOOLS | {"cache", "samplers", "course", "memory", "loop", "guidance", "result"}
+DECODING = TOOLS | {"cache", "samplers", "course", "contract", "memory", "loop", "guidance", "result"}
 TEXT = {"config", "ending", "gaps", "generate", "infill", "prompts", "stream"}
 MAY_IMPORT = {  # module -> the modules of unmask that it may know
     "types": set(),
@@ -26,9 +26,10 @@ MAY_IMPORT = {  # module -> the modules of unmask that it may know
     "samplers": TOOLS | {"samplers"},
     "course": BOTTOM | {"canvas", "fuse", "schedule"},
     "memory": BOTTOM | {"summary"},
-    "loop": TOOLS | {"course", "fuse", "memory"},
+    "contract": BOTTOM | {"course"},
+    "loop": TOOLS | {"contract", "course", "fuse", "memory"},
     "guidance": TOOLS,
-    "result": TOOLS | {"loop"},
+    "result": TOOLS | {"contract", "loop"},
     "models": {"types", "models"},
     "trace": {"types"},
     "trace_page": {"trace"},
@@ -122,7 +123,8 @@ def test_signals_policies_and_samplers_never_wait_for_the_device_nor_walk_over_r
 
 
 def test_the_loop_reads_the_host_in_one_place_and_in_its_error_messages():
-    trees = [ast.parse((PACKAGE / name).read_text()) for name in ("loop.py", "course.py", "memory.py")]
+    names = ("loop.py", "course.py", "contract.py", "memory.py")
+    trees = [ast.parse((PACKAGE / name).read_text()) for name in names]
     readers = {
         function.name
         for tree in trees
@@ -130,7 +132,7 @@ def test_the_loop_reads_the_host_in_one_place_and_in_its_error_messages():
         if isinstance(function, ast.FunctionDef)
         and any(".tolist" in read for read in host_reads(ast.unparse(function)))
     }
-    assert readers == {"read", "check"}
+    assert readers == {"read", "check", "check_written"}
 
 
 def test_these_checks_see_what_they_look_for():

@@ -534,3 +534,8 @@ def test_less_released_lets_a_drift_threshold_of_one_pass_at_the_first_step():
     # as released: the missing history counts as a drift of 1
     decision = LESSReleased(max_jsd=1.0).decide(observe(sure(0.9)))
     assert decision.signals["jsd"].tolist() == [[1.0]]
+
+
+@pytest.mark.parametrize("kind", sorted({type(sampler) for sampler in SAMPLERS.values()}, key=str))
+def test_every_sampler_says_what_it_does(kind):
+    assert not kind.__doc__.startswith(f"{kind.__name__}(")  # what a dataclass without a sentence says

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from unmask.checks import finite, probability, whole
+from unmask.checks import finite, share, whole
 from unmask.rows import by_rows
 from unmask.types import Prediction
 
@@ -25,9 +25,7 @@ class Selection:
 
     def __post_init__(self) -> None:
         finite("temperature", self.temperature)
-        probability("top_p", self.top_p)
-        if self.top_p == 0:
-            raise ValueError(f"top_p must be in (0, 1], got {self.top_p}")
+        share("top_p", self.top_p)
         whole("top_k", self.top_k, 0)
 
     @property

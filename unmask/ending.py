@@ -6,14 +6,14 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from unmask.prompts import TextTokenizer
+from unmask.result import Finish
 
-Finish = Literal["eos", "length", "stop"]
 REPLACEMENT = "\ufffd"  # what an incomplete character decodes to
 
 

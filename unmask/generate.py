@@ -9,13 +9,15 @@ from time import perf_counter
 from torch import Tensor
 
 from unmask.canvas import Canvas, blank
+from unmask.checks import token_ids
 from unmask.config import GenerationConfig
+from unmask.contract import is_model, is_sampler
 from unmask.draw import RowNoise
-from unmask.ending import Ending, Finish, StopWatch
+from unmask.ending import Ending, StopWatch
 from unmask.guidance import Guided
 from unmask.loop import denoise
 from unmask.prompts import Prompt, TextModel, device_of, encode_prompts, tokenizer_of
-from unmask.result import Result, collect
+from unmask.result import Finish, Result, collect
 from unmask.samplers.less import LESS
 from unmask.schedule import Plan, plan
 from unmask.types import MaskedLM, Sampler, Step
@@ -69,6 +71,7 @@ class Batch:
     ending: Ending
     prompt_tokens: tuple[int, ...]  # per row
     stop_at_eos: bool
+    vocab_size: int
 
     def read(self, steps: Iterable[Step], *, since: float) -> list[Generation]:
         """A Generation per row, once all steps are taken; `since` is a time of perf_counter."""
@@ -85,6 +88,7 @@ class Batch:
         return [self._read_row(generated, length, cost) for generated, length, cost in rows]
 
     def _read_row(self, generated: list[int], prompt_tokens: int, cost: Cost) -> Generation:
+        token_ids("Decision.tokens", generated, self.vocab_size)  # such an id would be read as no text
         text, ids, finish = self.ending.read(generated)
         return Generation(
             text=text, token_ids=ids, prompt_tokens=prompt_tokens, finish=finish, **asdict(cost)
@@ -103,6 +107,7 @@ def generate(
 
     `batch_size` rows are decoded at a time, all of them if it is None; the answers do not depend on it.
     """
+    is_model(model)
     check_settings(sampler, config)
     encoded = encode_prompts(model, prompts, config.new_tokens(model.info))
     seeds = config.seeds(len(encoded))
@@ -119,6 +124,7 @@ def generate(
 
 def prepare(model: TextModel, prompts: Sequence[Prompt], sampler: Sampler, config: GenerationConfig) -> Batch:
     """One batch, for callers that look at every step; nothing runs before its steps are drained."""
+    is_model(model)
     check_settings(sampler, config)
     info, length = model.info, config.new_tokens(model.info)
     encoded = encode_prompts(model, prompts, length)
@@ -132,13 +138,12 @@ def prepare(model: TextModel, prompts: Sequence[Prompt], sampler: Sampler, confi
     ending = Ending(tokenizer_of(model), info.mask_id, info.eos_ids, config.stop)
     done = StopWatch(ending, canvas.start, len(encoded)) if config.stop else None
     steps = run(guided(model, canvas, config), canvas, sampler, blocks, config, done)
-    return Batch(canvas, blocks, steps, ending, tuple(map(len, encoded)), config.stop_at_eos)
+    return Batch(canvas, blocks, steps, ending, tuple(map(len, encoded)), config.stop_at_eos, info.vocab_size)
 
 
 def check_settings(sampler: object, config: object) -> None:
     """Refuse what only looks like a sampler or a config."""
-    if isinstance(sampler, type) or not hasattr(sampler, "decide"):
-        raise ValueError(f"sampler must be a sampler such as LESS() or make_sampler('less'), got {sampler!r}")
+    is_sampler(sampler)
     if not isinstance(config, GenerationConfig):
         raise ValueError(f"config must be a GenerationConfig, got {config!r}")
 

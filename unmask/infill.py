@@ -11,7 +11,9 @@ import torch
 from torch import Tensor
 
 from unmask.canvas import Canvas
+from unmask.checks import token_ids
 from unmask.config import GenerationConfig
+from unmask.contract import checked_logits, is_model
 from unmask.gaps import Gap, read_gaps
 from unmask.generate import DEFAULT_CONFIG, DEFAULT_SAMPLER, Cost, check_settings, costs, guided, run
 from unmask.prompts import TextModel, check_ids, device_of, tokenizer_of
@@ -39,10 +41,16 @@ def infill(
     r"""Fill the gaps of a text: "[[gap 8]]" takes 8 tokens, "[[gap 2-8]]" 2 to 8; "\[[gap" is no gap.
 
     A sequence of strings and Gaps says the same without any syntax. An end or padding token ends a gap of
-    bounded length. Gaps have their own lengths, so max_new_tokens does not count; steps defaults to one per
-    token to fill in.
+    bounded length. Gaps have their own lengths, so max_new_tokens is refused; steps defaults to one per token
+    to fill in.
     """
     since = perf_counter()
+    check_settings(sampler, config)
+    if config.max_new_tokens is not None:
+        raise ValueError(
+            f"max_new_tokens does not go with infilling, got {config.max_new_tokens}; a gap has its own "
+            f"length: Gap({config.max_new_tokens}) or [[gap {config.max_new_tokens}]]"
+        )
     filling = prepare_infill(model, text, sampler, config)
     return filling.read(filling.steps, since=since)
 
@@ -63,14 +71,16 @@ class Filling:
 
     def report(self, result: Result, *, since: float) -> Infilling:
         """The text without gaps of a canvas that is decoded."""
-        [cost] = costs(result, since=since)
-        return _read(self.model, self.sheet, result.tokens[0].tolist(), cost)
+        [cost], tokens = costs(result, since=since), result.tokens[0].tolist()
+        token_ids("Decision.tokens", tokens, self.model.info.vocab_size)  # it would be read as no text
+        return _read(self.model, self.sheet, tokens, cost)
 
 
 def prepare_infill(
     model: TextModel, text: str | Sequence[str | Gap], sampler: Sampler, config: GenerationConfig
 ) -> Filling:
     """One text with gaps, for callers that look at every step; nothing runs before its steps are drained."""
+    is_model(model)
     check_settings(sampler, config)
     _check_config(config)
     sheet = lay_out(model, read_gaps(text))
@@ -120,7 +130,9 @@ class Closed:
         return self.model.info
 
     def __call__(self, tokens: Tensor, attend: Tensor | None, window: slice, cache: Cache | None) -> Tensor:
-        return close(self.model(tokens, attend, window, cache), self.ids, self.closed[window])
+        logits = self.model(tokens, attend, window, cache)
+        checked_logits(logits, len(tokens), window.stop - window.start, self.info)
+        return close(logits, self.ids, self.closed[window])
 
 
 def close(logits: Tensor, ids: Sequence[int], closed: Tensor) -> Tensor:

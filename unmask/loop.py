@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from unmask.canvas import Canvas
-from unmask.checks import one_of, token_ids, whole
+from unmask.checks import flag, id_tuple, one_of, token_ids, whole
+from unmask.contract import check_decision, check_needs, check_written, checked_logits, is_model, is_sampler
 from unmask.course import Course, Taken, Turn, View, course, pack, read
 from unmask.draw import NoiseSource, RowNoise, Selection
 from unmask.fuse import fused
@@ -47,6 +48,10 @@ class Options:
 
     def __post_init__(self) -> None:
         whole("min_new_tokens", self.min_new_tokens, 0)
+        for name in ("stop_at_eos", "fill_leftovers", "reuse"):
+            flag(name, getattr(self, name))
+        if self.banned_ids is not None:
+            object.__setattr__(self, "banned_ids", id_tuple("banned_ids", self.banned_ids))
         if self.schedule is not None:
             one_of("schedule", self.schedule, get_args(ScheduleName))
 
@@ -105,13 +110,20 @@ def denoise(
 
     `done` may end rows earlier, for good: given the tokens [B, N], it says which need no more, [B] bool.
     """
+    is_model(model)
+    is_sampler(sampler)
+    check_needs(sampler)
     check(model.info, canvas, plan, options)
     run = _Run(model, sampler, plan, options, cache, noise or RowNoise([0] * len(canvas.tokens)))
     compiled = model.info.compiled
     turns = options.course(model.info, canvas, sampler.needs, plan, done, compiled=compiled)
     turn = next(turns, None)
     while turn is not None:
-        step, taken = run.take(turn)
+        try:
+            step, taken = run.take(turn)
+        except IndexError:  # what an embedding says to a token that it does not have
+            check_written(turn.canvas.tokens, model.info)
+            raise
         turn = _following(turns, taken)  # raises on broken logits, so before the step is shown
         if turn is not None and turn.canvas.tokens.is_cuda:
             run.predict(turn)  # the device works on it while the caller looks at the step
@@ -238,12 +250,16 @@ class _Run:
             early=self.options.early(canvas, window),
             eos_ids=info.eos_ids,
         )
+        width = window.stop - window.start
         if self.headed is None:
-            return say(self.model(*given))
+            return say(checked_logits(self.model(*given), len(canvas.tokens), width, info))
         model, weight = self.headed
         states = model.look(*given)
         rows = max(1, MOST_LOGITS // (info.vocab_size * states.shape[1]))
-        parts = [say(model.logits(part)).without_logits() for part in torch.split(states, rows)]
+        parts = [
+            say(checked_logits(model.logits(part), len(part), width, info)).without_logits()
+            for part in torch.split(states, rows)
+        ]
         return replace(Prediction.join(parts), origin=Origin(states, weight))
 
     def decide(self, now: Prediction, turn: Turn) -> tuple[Decision, Tensor, Outcome]:
@@ -316,6 +332,7 @@ def decide(
         eos_ids=eos_ids,
     )
     decision = sampler.decide(obs)
+    check_decision(decision, sampler, view)
     written = obs.drawn if decision.tokens is None else decision.tokens
     return replace(decision, commit=decision.commit & view.masked & view.running[:, None]), written
 

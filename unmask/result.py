@@ -10,12 +10,13 @@ import torch
 from torch import Tensor
 
 from unmask.canvas import Canvas
+from unmask.contract import check_written, is_model
 from unmask.draw import NoiseSource
 from unmask.loop import DEFAULTS, Options, denoise
 from unmask.schedule import Plan
 from unmask.types import Cache, MaskedLM, Sampler, Step
 
-Finish = Literal["eos", "length"]
+Finish = Literal["eos", "length", "stop"]  # "stop", at a stop string, is said of texts alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +62,11 @@ def decode(
     noise: NoiseSource | None = None,
 ) -> Result:
     """Run the loop to its end."""
+    is_model(model)
     steps = denoise(model, canvas, sampler, plan, options, cache=cache, noise=noise)
-    return collect(steps, canvas, model.info.eos_ids if options.stop_at_eos else ())
+    result = collect(steps, canvas, model.info.eos_ids if options.stop_at_eos else ())
+    check_written(result.generated, model.info)
+    return result
 
 
 def collect(steps: Iterable[Step], canvas: Canvas, eos_ids: tuple[int, ...]) -> Result:

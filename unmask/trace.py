@@ -1,4 +1,4 @@
-"""Traces: a run as JSON lines. A header with the first canvas, then what every step changed.
+"""Traces: a run as JSON lines. A header with the first canvas, then what every step changed, then an end.
 
 Knows steps and nothing of models, samplers or text. A path that ends in .gz is compressed.
 """
@@ -10,7 +10,7 @@ import json
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from math import isfinite
 from pathlib import Path
 from typing import IO, Any, NamedTuple, TypeVar
@@ -19,7 +19,8 @@ from torch import Tensor
 
 from unmask.types import Step
 
-FORMAT = 1
+FORMAT = 2
+WITHOUT_END = 1  # an older format, whose runs do not say that they are over
 DIGITS = 6  # of confidences and divergences; tokens are exact
 
 Rows = list[list[int]]  # tokens of a canvas, [B][N]
@@ -87,6 +88,7 @@ class Trace:
 
     header: Header
     changes: tuple[Change, ...]
+    complete: bool = True  # False: its writer was stopped, or still writes
 
     @property
     def texts(self) -> dict[str, str]:
@@ -131,12 +133,17 @@ def recording(
         given = {token for row in header.canvas for token in row}
         write(asdict(header) | {"texts": texts(given)})
 
+        steps = 0
+
         def record(step: Step) -> None:
+            nonlocal steps
             seen = change(step, header.mask_id)
             tokens = {place.token for rows in (seen.commit, seen.held) for row in rows for place in row}
             write(asdict(seen) | {"texts": texts(tokens)})
+            steps += 1
 
         yield record
+        write({"end": steps})
 
 
 def change(step: Step, mask_id: int) -> Change:
@@ -202,21 +209,23 @@ def plain(value: object) -> Any:
 
 def read_trace(path: str | Path) -> Trace:
     """The trace in a file; a last line that its writer did not finish is left out."""
-    contents = _contents(Path(path))
+    contents, cut = _contents(Path(path))
     if not contents:
         raise ValueError(f"{path} holds no trace; it has no complete line")
     header = _built(Header, contents[0], f"{path}, line 1")
-    if header.format != FORMAT:
-        raise ValueError(f"{path} is a trace of format {header.format}; this version reads format {FORMAT}")
-    rest = enumerate(contents[1:], start=2)
-    return Trace(
-        header, tuple(_change(content, header, f"{path}, line {number}") for number, content in rest)
-    )
+    if header.format not in (WITHOUT_END, FORMAT):
+        raise ValueError(
+            f"{path} is a trace of format {header.format}; this version reads formats up to {FORMAT}"
+        )
+    ended = contents[-1] == {"end": len(contents) - 2}
+    rest = enumerate(contents[1:-1] if ended else contents[1:], start=2)
+    changes = tuple(_change(content, header, f"{path}, line {number}") for number, content in rest)
+    return Trace(header, changes, complete=ended or (header.format == WITHOUT_END and not cut))
 
 
 def replay(trace: Trace, changes: int | None = None) -> Rows:
     """The canvas after so many changes, all of them if it is None."""
-    last = list(frames(Trace(trace.header, trace.changes[:changes])))
+    last = list(frames(replace(trace, changes=trace.changes[:changes])))
     return last[-1] if last else [list(row) for row in trace.header.canvas]
 
 
@@ -250,8 +259,8 @@ def _open(path: str | Path, mode: str) -> IO[bytes]:
     return opener(path, mode)
 
 
-def _contents(path: Path) -> list[Any]:
-    """What the lines of a file hold, without a last one that breaks off."""
+def _contents(path: Path) -> tuple[list[Any], bool]:
+    """What the lines of a file hold, without a last one that breaks off, and whether one did."""
     contents: list[Any] = []
     lines = _lines(path)
     for number, line in enumerate(lines, start=1):
@@ -259,9 +268,9 @@ def _contents(path: Path) -> list[Any]:
             contents.append(json.loads(line))
         except ValueError:
             if number == len(lines) and not line.endswith(b"\n"):  # its writer was killed
-                break
+                return contents, True
             raise ValueError(f"{path}, line {number} is not valid JSON; is it a trace of unmask?") from None
-    return contents
+    return contents, False
 
 
 def _lines(path: Path) -> list[bytes]:

@@ -167,9 +167,13 @@ class Sampler(Protocol):
     """A value: all that it remembers travels in the Observation."""
 
     @property
-    def needs(self) -> Needs: ...
+    def needs(self) -> Needs:
+        """What the loop must prepare; the same throughout a run."""
+        ...
 
-    def decide(self, obs: Observation) -> Decision: ...
+    def decide(self, obs: Observation) -> Decision:
+        """Which positions to commit now; called once per step."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,11 +196,17 @@ class ModelInfo:
 class Cache(Protocol):
     """Keys and values kept between forwards; the model asks it which columns to run."""
 
-    def start_block(self, block: slice) -> None: ...
+    def start_block(self, block: slice) -> None:
+        """A block of these columns begins: what is kept is out of date."""
+        ...
 
-    def columns(self, need: slice, n: int) -> slice: ...
+    def columns(self, need: slice, n: int) -> slice:
+        """The columns of a canvas of `n` to run so that those in `need` come out."""
+        ...
 
-    def update(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]: ...
+    def update(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """All keys and values of a layer, [B, H, N, D] each, given those of the columns that ran."""
+        ...
 
 
 class MaskedLM(Protocol):

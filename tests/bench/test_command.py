@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from tests.bench.test_reference import SAMPLER
 from tests.conftest import GOLDENS
+from unmask.bench.place import pick_place
 from unmask.cli.app import app
 
 
@@ -31,6 +33,22 @@ def test_an_unknown_benchmark_is_refused_in_one_sentence():
     assert result.exit_code == 2
     for name in ("gpu", "growth", "same", "cpu", "samplers"):
         assert name in result.output
+
+
+@pytest.mark.parametrize("what", ["gpu", "growth"])
+@pytest.mark.parametrize("device", [(), ("--device", "auto"), ("--device", "cuda")])
+def test_without_a_gpu_a_run_at_full_size_is_refused_and_a_small_one_offered(what, device, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    result = CliRunner().invoke(app, ["bench", what, *device])
+    assert result.exit_code == 2
+    assert "there is no GPU on this machine; add --small" in result.stderr
+
+
+def test_a_cpu_that_is_named_is_taken_at_full_size():
+    assert pick_place("cpu", small=False) == torch.device("cpu")
+    assert pick_place(None, small=True) == torch.device("cpu")
 
 
 @pytest.mark.parametrize(

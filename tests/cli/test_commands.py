@@ -155,6 +155,31 @@ def test_trace_refuses_what_is_no_trace(call, tmp_path):
         assert name in result.stderr
 
 
+def test_trace_never_writes_over_what_it_reads(call, llada, tmp_path):
+    first, second, link = tmp_path / "a.jsonl", tmp_path / "b.jsonl", tmp_path / "link.html"
+    for file in (first, second):
+        call("generate", "-m", llada, "hello", "-n", 8, "--trace", file)
+    link.symlink_to(second)
+    before = first.read_bytes()
+    for arguments in ((first, "--html", first), (first, second, "--html", second), (second, "--html", link)):
+        result = call("trace", *arguments)
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert "--html must name another file than the traces" in result.stderr
+    assert first.read_bytes() == second.read_bytes() == before
+
+
+def test_trace_says_that_a_file_is_incomplete(call, llada, tmp_path):
+    file = tmp_path / "run.jsonl"
+    call("generate", "-m", llada, "hello", "-n", 8, "--trace", file)
+    assert call("trace", file).stderr == ""
+    lines = file.read_bytes().splitlines(keepends=True)
+    for left in (lines[:1], lines[:3], [*lines[:-2], lines[-2][:20]]):
+        file.write_bytes(b"".join(left))
+        result = call("trace", file)
+        assert result.exit_code == 0
+        assert f"{file} is incomplete" in result.stderr
+
+
 def test_what_looks_like_markup_is_only_text(call, dream, tmp_path, monkeypatch):
     from unmask.models.tokens import Tokenizer
 

@@ -158,6 +158,25 @@ def test_an_interrupt_is_quiet(call, monkeypatch):
     assert (result.exit_code, result.stdout, result.stderr) == (130, "", "")
 
 
+INTERRUPTED = """
+import sys
+
+class Interrupt:
+    def find_spec(self, name, path=None, target=None):
+        if name == "typer":
+            raise KeyboardInterrupt
+
+sys.meta_path.insert(0, Interrupt())
+from unmask.cli import main
+main()
+"""
+
+
+def test_an_interrupt_while_the_command_line_is_imported_is_quiet():
+    result = shell("generate", "hello", code=INTERRUPTED)
+    assert (result.returncode, result.stdout, result.stderr) == (130, "", "")
+
+
 def test_our_own_mistakes_are_not_hidden(call, monkeypatch):
     def fail(options):
         raise RuntimeError("a bug")

@@ -10,6 +10,9 @@ import pytest
 from unmask import SAMPLERS, GenerationConfig, make_sampler
 from unmask.cli.fields import describe, parse, parse_fields
 from unmask.cli.options import DecodingOptions, LengthOptions, SamplerOptions, build_config
+from unmask.cli.serve import LimitOptions
+from unmask.serving.limits import Limits
+from unmask.serving.settings import Settings
 
 # behind an ended text nothing is shown, and reuse never changes a token
 NO_OPTION = {"stop_at_eos", "reuse"}
@@ -33,6 +36,15 @@ def test_the_help_page_shows_the_defaults_of_the_config():
     shown = shown_defaults()
     for name in set(shown) - OPTIONAL - {"stop"}:
         assert shown[name].lower() == str(getattr(GenerationConfig(), name)).lower()
+
+
+def test_the_help_page_of_serve_shows_the_defaults_of_the_engine():
+    limits, settings = Limits(), Settings()
+    for name, hint in get_type_hints(LimitOptions, include_extras=True).items():
+        [option] = hint.__metadata__
+        own = "max_rows" if name == "max_batch" else name
+        owner = limits if hasattr(limits, own) else settings
+        assert float(option.show_default) == getattr(owner, own)
 
 
 def test_options_left_out_keep_the_defaults_of_the_config():

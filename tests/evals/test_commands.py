@@ -23,7 +23,7 @@ from unmask.evals.records import Record, read_lines, to_line
 from unmask.evals.run import Progress
 
 ROOT = Path(__file__).parents[2]
-MANY = ("--limit", 100, "-n", 64, "--batch-size", 1)
+MANY = ("--limit", 500, "-n", 64, "--batch-size", 1)
 FEW = ("--limit", 4, "-n", 8, "--batch-size", 2)
 
 
@@ -87,6 +87,18 @@ def test_bad_input_ends_in_one_sentence(checkpoint, arguments, words, tmp_path, 
     check(call("eval", "-m", checkpoint, *arguments), words)
 
 
+def test_without_the_hubs_library_eval_says_how_to_get_it(checkpoint, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    check(call("eval", "gsm8k", "-m", checkpoint, "--limit", 1), "pip install 'unmask[eval]'")
+
+
+def test_the_table_of_eval_names_the_model_and_the_sampler(checkpoint, tmp_path):
+    arguments = ("-m", checkpoint, *FEW, "-s", "less-paper", "--out", tmp_path)
+    result = call("eval", "mini-gsm8k", *arguments)
+    assert "less-paper on llada," in " ".join(result.stdout.split())
+
+
 FULL = """
 import resource, signal
 resource.setrlimit(resource.RLIMIT_FSIZE, (2000, -1))
@@ -130,7 +142,7 @@ def test_an_interrupt_says_how_to_go_on(checkpoint, tmp_path):
         stdout, stderr = running.communicate(timeout=60)
     assert (running.returncode, stdout) == (130, "")
     assert stderr.startswith("mini-gsm8k was interrupted after ")
-    assert f"of 100 samples; the same command goes on in {tmp_path / 'mini-gsm8k'}\n" in stderr
+    assert f"of 500 samples; the same command goes on in {tmp_path / 'mini-gsm8k'}\n" in stderr
     assert read_lines(file, Record)
 
 

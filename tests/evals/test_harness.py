@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from tests.checkpoints import write_checkpoint
 from tests.test_import import BLOCK
@@ -266,6 +267,23 @@ def test_arguments_come_as_a_string(tmp_path: Path) -> None:
 
 
 @needs_lm_eval
+def test_without_cuda_only_a_device_that_was_asked_for_is_insisted_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    folder = write_checkpoint(tmp_path / "llada", "llada_tiny")
+    lm = UnmaskLM.create_from_arg_string(f"pretrained={folder}", {"device": "cuda:0"})
+    assert lm.device.type != "cuda"
+    for arguments, device in (
+        (f"pretrained={folder},device=cuda:0", "cuda:0"),
+        (f"pretrained={folder}", "cuda:1"),
+    ):
+        with pytest.raises(ValueError, match=f"device '{device}' is not available"):
+            UnmaskLM.create_from_arg_string(arguments, {"device": "cuda:1"})
+
+
+@needs_lm_eval
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
@@ -319,7 +337,7 @@ def test_an_instance_is_evaluated_on_both_kinds_of_task(tasks: Path, chat: bool)
 def test_the_command_runs_lm_eval_with_the_model_by_name(tasks: Path, tmp_path: Path) -> None:
     folder = write_checkpoint(tmp_path / "llada", "llada_tiny")
     arguments = f"pretrained={folder},sampler=less,max_new_tokens=8,mc_num=4,dtype=float32"
-    command = ["--model", "unmask", "--model_args", arguments, "--device", "cpu", "--batch_size", "2"]
+    command = ["--model", "unmask", "--model_args", arguments, "--batch_size", "2"]
     command += [
         "--tasks",
         ",".join(TASKS),
@@ -333,7 +351,13 @@ def test_the_command_runs_lm_eval_with_the_model_by_name(tasks: Path, tmp_path: 
         capture_output=True,
         text=True,
         check=False,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"},
+        env={
+            **os.environ,
+            "CUDA_VISIBLE_DEVICES": "",  # lm-eval's own default is cuda:0
+            "OMP_NUM_THREADS": "1",
+            "HF_HUB_OFFLINE": "1",
+            "HF_DATASETS_OFFLINE": "1",
+        },
     )
     assert done.returncode == 0, done.stderr
     assert "local_generate" in done.stdout

@@ -301,6 +301,13 @@ def test_settings_out_of_range_are_refused(model, task, settings, words):
         evaluate(model, task, **settings)
 
 
+def test_names_in_the_place_of_objects_are_refused(model, task):
+    with pytest.raises(ValueError, match=r"model must be a loaded model, .*load\('mini-llada'\)"):
+        evaluate("mini-llada", task)
+    with pytest.raises(ValueError, match=r"task must be a Task, .*get_task\('mini-math'\)"):
+        evaluate(model, "mini-math")
+
+
 def test_a_seed_gives_the_same_records_in_any_batch(model, task, tmp_path):
     config = GenerationConfig(max_new_tokens=8, temperature=0.7, seed=5)
     for size in (2, 5):

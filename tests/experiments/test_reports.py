@@ -107,6 +107,7 @@ def test_a_name_that_comes_over_a_network_opens_no_file(tmp_path):
     ("content", "message"),
     [
         ("no json", "is no preset"),
+        ("[]", r"is no preset \(it must be a JSON object, got a list\)"),
         (json.dumps({"sampler": "less", "field": {}}), "is no preset"),
         (json.dumps({"sampler": "lesss"}), "did you mean 'less'"),
         (json.dumps({"sampler": "less", "fields": {"max_jds": 1}}), "did you mean 'max_jsd'"),

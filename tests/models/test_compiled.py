@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import gc
 import weakref
 from dataclasses import replace
@@ -12,7 +11,6 @@ import torch
 
 import unmask
 from tests.conftest import GOLDENS
-from unmask import fuse
 from unmask.models import compile, load
 from unmask.models.layers import Attention, SwiGLU
 
@@ -83,9 +81,7 @@ def test_one_recording_is_enough_for_a_run_with_a_cache():
     assert torch.equal(decoded(model, [[7, 42, 99]], cache="block").tokens, plain.tokens)
 
 
-def test_what_is_compiled_for_one_sampler_does_not_stop_another(monkeypatch):
-    by_dynamo = functools.cache(lambda work: torch.compile(work, dynamic=False, backend="eager"))
-    monkeypatch.setattr(fuse, "_compiled", by_dynamo)
+def test_what_is_compiled_for_one_sampler_does_not_stop_another(traced):
     for family, block in (("llada_tiny", 16), ("dream_tiny", None)):
         plain, fast = tiny(family), tiny(family, layers=False)
         fast.info = replace(fast.info, compiled=True)

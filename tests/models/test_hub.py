@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -84,4 +85,10 @@ def test_a_broken_connection_gets_a_sentence(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(hub, "snapshot_download", download)
     with pytest.raises(ValueError, match=r"'tiny/dream' is neither .* out of reach: reset by peer"):
+        load("tiny/dream")
+
+
+def test_without_the_hubs_library_the_extra_that_brings_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(ValueError, match=r"hub ids need huggingface_hub; pip install 'unmask\[models\]'"):
         load("tiny/dream")

@@ -128,6 +128,15 @@ def test_a_missing_folder_is_named(tmp_path: Path) -> None:
     refuses("./nowhere/at/all", "is neither a folder nor a hub id")
 
 
+@pytest.mark.parametrize("source", [None, 5, "", b"folder"])
+def test_a_source_that_is_no_name_is_refused(source: object) -> None:
+    with pytest.raises(
+        ValueError,
+        match=re.escape(f"source must be a folder or a hub id such as 'owner/name', got {source!r}"),
+    ):
+        load(source)  # type: ignore[arg-type]
+
+
 def test_a_folder_without_a_config_is_named(tmp_path: Path) -> None:
     refuses(tmp_path, str(tmp_path), "has no config.json")
 
@@ -162,6 +171,16 @@ def test_a_broken_index_is_named(copy: Copy) -> None:
     folder = copy("llada_tiny")
     (folder / "model.safetensors.index.json").write_text("{}")
     refuses(folder, "model.safetensors.index.json has no valid weight_map")
+
+
+@pytest.mark.parametrize("value", [5, None, ["a"], {}])
+def test_an_index_that_names_no_file_is_named_with_the_tensor_and_the_value(
+    copy: Copy, value: object
+) -> None:
+    folder = copy("llada_tiny")
+    index = folder / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {"a.weight": "model-00001-of-00002.safetensors", "b": value}}))
+    refuses(folder, "model.safetensors.index.json: weight_map must name a file for b, got", repr(value))
 
 
 @pytest.mark.parametrize("size", [0, 4, 100, 5000])
@@ -202,6 +221,38 @@ def test_a_field_that_is_no_number_is_named(copy: Copy, value: object) -> None:
     refuses(folder, f"config.json: hidden_size must be a whole number, got {value!r}")
 
 
+@pytest.mark.parametrize(
+    ("name", "field"),
+    [
+        *(("llada_tiny", field) for field in ("d_model", "n_heads", "n_kv_heads", "n_layers", "vocab_size")),
+        *(("llada_tiny", field) for field in ("embedding_size", "mlp_hidden_size", "max_sequence_length")),
+        *(("dream_tiny", field) for field in ("hidden_size", "num_attention_heads", "num_key_value_heads")),
+        *(("dream_tiny", field) for field in ("num_hidden_layers", "vocab_size", "intermediate_size")),
+        *(("dream_tiny", field) for field in ("head_dim", "max_position_embeddings")),
+    ],
+)
+@pytest.mark.parametrize("value", [0, -4])
+def test_a_size_below_one_is_named(copy: Copy, name: str, field: str, value: int) -> None:
+    folder = copy(name)
+    edit_config(folder, **{field: value})
+    refuses(folder, f"config.json: {field} must be a whole number >= 1, got {value}")
+
+
+@pytest.mark.parametrize("name", ["llada_tiny", "dream_tiny"])
+@pytest.mark.parametrize("field", ["rope_theta", "rms_norm_eps"])
+@pytest.mark.parametrize("value", [0, -1, float("nan"), float("inf")])
+def test_a_number_that_no_forward_can_use_is_named(copy: Copy, name: str, field: str, value: float) -> None:
+    folder = copy(name)
+    edit_config(folder, **{field: value})
+    refuses(folder, f"config.json: {field} must be > 0 and finite, got {value}")
+
+
+def test_heads_of_an_odd_size_are_refused(copy: Copy) -> None:
+    folder = copy("dream_tiny")
+    edit_config(folder, head_dim=15)
+    refuses(folder, "config.json: an attention head must have an even size to be rotated, got 15")
+
+
 def test_heads_that_cannot_share_keys_are_refused(copy: Copy) -> None:
     folder = copy("dream_tiny")
     edit_config(folder, num_key_value_heads=3)
@@ -238,7 +289,7 @@ def test_stored_rotary_tables_are_ignored(copy: Copy) -> None:
     load(folder, device="cpu")
 
 
-@pytest.mark.parametrize("device", ["gpu", "cuda:99", "cuda:x", "xpu"])
+@pytest.mark.parametrize("device", ["gpu", "cuda:99", "cuda:x", "xpu", "meta"])
 def test_an_unknown_or_absent_device_is_named(device: str) -> None:
     refuses(GOLDENS / "dream_tiny", "device", repr(device), device=device)
 

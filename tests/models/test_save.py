@@ -10,6 +10,7 @@ import pytest
 import torch
 from safetensors import safe_open
 
+from tests.checkpoints import write_checkpoint
 from unmask.models import compile, load, random_checkpoint, random_model, save
 from unmask.models.trunk import Trunk
 
@@ -59,7 +60,49 @@ def test_shards_stay_within_their_size_and_the_index_names_them(family: Trunk, t
 
 def test_a_single_shard_has_no_index(family: Trunk, tmp_path: Path) -> None:
     save(family, tmp_path)
-    assert {path.name for path in tmp_path.iterdir()} == {"config.json", "model.safetensors"}
+    assert {path.name for path in tmp_path.iterdir()} == {
+        *("config.json", "generation_config.json", "model.safetensors")
+    }
+
+
+@pytest.mark.parametrize("name", ["llada_tiny", "dream_tiny"])
+def test_a_saved_model_keeps_its_tokenizer_its_chat_and_its_length(name: str, tmp_path: Path) -> None:
+    folder = write_checkpoint(tmp_path / "original", name)
+    settings = folder / "generation_config.json"
+    settings.write_text(json.dumps(json.loads(settings.read_text()) | {"max_new_tokens": 33}))
+    (folder / "README.md").write_text("weights of the original")
+    (folder / "modeling.py").write_text("raise SystemExit")
+    model = load(folder, device="cpu")
+    save(model, tmp_path / "copy")
+    again = load(tmp_path / "copy", device="cpu")
+    assert again.info == model.info
+    assert again.info.new_tokens == 33
+    assert model.tokenizer is not None
+    assert again.tokenizer is not None
+    chat = [{"role": "user", "content": "hello"}]
+    assert again.tokenizer.chat(chat) == model.tokenizer.chat(chat)
+    assert again.tokenizer.special == model.tokenizer.special
+    assert {path.name for path in (tmp_path / "copy").iterdir()} == {
+        *("config.json", "generation_config.json", "model.safetensors"),
+        *("tokenizer.json", "tokenizer_config.json"),
+    }
+
+
+def test_a_separate_chat_template_is_saved_too(tmp_path: Path) -> None:
+    folder = write_checkpoint(tmp_path / "original", "llada_tiny")
+    (folder / "chat_template.jinja").write_text("{% for m in messages %}{{ m.content }}{% endfor %}!")
+    save(load(folder, device="cpu"), tmp_path / "copy")
+    tokenizer = load(tmp_path / "copy", device="cpu").tokenizer
+    assert tokenizer is not None
+    assert tokenizer.render_chat([{"role": "user", "content": "hello"}]) == "hello!"
+
+
+def test_a_model_is_saved_where_its_tokenizer_already_lies(tmp_path: Path) -> None:
+    model = load(write_checkpoint(tmp_path / "original", "llada_tiny"), device="cpu")
+    for file in (tmp_path / "original").glob("model*"):
+        file.unlink()
+    save(model, tmp_path / "original")
+    assert load(tmp_path / "original", device="cpu").tokenizer is not None
 
 
 def test_replaced_end_tokens_are_saved(tmp_path: Path) -> None:
@@ -67,6 +110,13 @@ def test_replaced_end_tokens_are_saved(tmp_path: Path) -> None:
     model.info = replace(model.info, eos_ids=(500, 498))
     save(model, tmp_path)
     assert load(tmp_path, device="cpu").info.eos_ids == (500, 498)
+
+
+def test_an_end_token_that_was_taken_away_does_not_come_back(tmp_path: Path) -> None:
+    model = load(GOLDENS / "llada_tiny", device="cpu")
+    model.info = replace(model.info, eos_ids=(498,))
+    save(model, tmp_path)
+    assert load(tmp_path, device="cpu").info.eos_ids == (498,)
 
 
 def test_a_folder_with_weights_is_not_overwritten(family: Trunk, tmp_path: Path) -> None:

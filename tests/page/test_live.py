@@ -155,7 +155,7 @@ def test_the_chart_has_a_bar_per_step_and_seeks(site: Running, seen: Seen) -> No
 @pytest.mark.parametrize(
     ("field", "value", "sentence"),
     [
-        ("New tokens", "9999", "Max_new_tokens must be at most"),
+        ("New tokens", "9999", "Max_tokens must be at most"),
         ("Block length", "many", "Block_length"),
         ("Temperature", "-1", "Temperature must be"),
     ],

@@ -68,8 +68,8 @@ def test_a_body_that_is_no_request_is_refused(server: Running, body: bytes, sent
         ({"steps": -1}, "steps must be a whole number >= 1, got -1"),
         ({"steps": 10**9}, "steps must be at most 1024 on this server, got 1000000000"),
         ({"steps": 1.5}, "steps: Input should be a valid integer"),
-        ({"max_tokens": 0}, "max_new_tokens must be a whole number >= 1, got 0"),
-        ({"max_tokens": 65}, "max_new_tokens must be at most 64 on this server"),
+        ({"max_tokens": 0}, "max_tokens must be a whole number >= 1, got 0"),
+        ({"max_tokens": 65}, "max_tokens must be at most 64 on this server"),
         ({"max_tokens": "8"}, "max_tokens: Input should be a valid integer, got '8'"),
         ({"temperature": -1}, "temperature must be >= 0 and finite"),
         ({"temperature": 1e400}, ""),
@@ -105,6 +105,8 @@ def test_a_body_that_is_no_request_is_refused(server: Running, body: bytes, sent
         ({"prompt": f"a [[gap {10**12}]]"}, "the tokens of all gaps must be at most 64"),
         ({"prompt": "a [[gap x]]"}, "begins no gap"),
         ({"prompt": "a [[gap 3]]", "stop": "x"}, "stop does not go with infilling"),
+        ({"drafts": True}, "drafts needs stream; set it to true, or leave drafts out"),
+        ({"drafts": True, "stream": False}, "drafts needs stream"),
         ({"deadline": 0}, "deadline must be more than 0 seconds"),
         ({"promt": "a"}, "unknown field 'promt'; did you mean 'prompt'?"),
     ],
@@ -115,6 +117,67 @@ def test_absurd_parameters_are_refused_in_a_sentence(server: Running, fields: An
     refused = server.post(COMPLETE, content=content.encode())
     assert refused.status_code == 400, refused.text
     assert sentence in refused.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"max_tokens": -1}, "max_tokens"),
+        ({"max_tokens": 65}, "max_tokens"),
+        ({"max_tokens": 4, "min_tokens": 5}, "min_tokens"),
+        ({"min_tokens": -1}, "min_tokens"),
+        ({"temperature": -1}, "temperature"),
+        ({"top_p": 0}, "top_p"),
+        ({"top_k": -1}, "top_k"),
+        ({"seed": -1}, "seed"),
+        ({"seed": 2**63}, "seed"),
+        ({"steps": 0}, "steps"),
+        ({"steps": 10**9}, "steps"),
+        ({"guidance": -1}, "guidance"),
+        ({"stop": [""]}, "stop"),
+        ({"stop": ["a"] * 17}, "stop"),
+        ({"stop": ["a" * 257]}, "stop"),
+        ({"sampler": "lesss"}, "sampler"),
+        ({"sampler": "threshold", "sampler_fields": {"min_confidence": 2}}, "sampler_fields"),
+        ({"sampler_fields": {"max_jsd": -1}}, "sampler_fields"),
+        ({"deadline": -1}, "deadline"),
+        ({"block_length": 0}, "block_length"),
+        ({"end_tokens": "demote"}, "end_tokens"),
+        ({"drafts": True}, "drafts"),
+        ({"prompt": ""}, "prompt"),
+        ({"prompt": "a" * 3000}, "prompt"),
+        ({"prompt": [99999]}, "prompt"),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_a_refusal_names_the_field_of_the_request(server: Running, fields: Any, param: str) -> None:
+    refused = server.post(COMPLETE, {"prompt": "a", **fields})
+    assert refused.status_code == 400, refused.text
+    assert refused.json()["error"]["param"] == param
+    assert "_new_tokens" not in refused.json()["error"]["message"]
+
+
+def test_a_chat_may_name_its_length_in_two_ways_but_only_one_length(server: Running) -> None:
+    def ask(**lengths: int) -> httpx.Response:
+        chat = {"messages": [{"role": "user", "content": "hi"}], **lengths}
+        return server.post("/v1/chat/completions", chat)
+
+    assert ask(max_tokens=3, max_completion_tokens=3).status_code == 200
+    refused = ask(max_tokens=3, max_completion_tokens=4)
+    assert refused.status_code == 400
+    assert refused.json()["error"]["message"] == (
+        "max_tokens and max_completion_tokens must be the same, got 3 and 4; leave one of them out"
+    )
+    assert refused.json()["error"]["param"] == "max_completion_tokens"
+    refused = ask(max_completion_tokens=0)
+    assert refused.json()["error"]["message"].startswith("max_completion_tokens must be a whole number")
+    assert refused.json()["error"]["param"] == "max_completion_tokens"
+
+
+def test_a_chat_that_is_too_long_names_its_messages(server: Running) -> None:
+    refused = server.post("/v1/chat/completions", {"messages": [{"role": "user", "content": "a" * 3000}]})
+    assert refused.status_code == 400
+    assert refused.json()["error"]["param"] == "messages"
 
 
 @pytest.mark.parametrize(

@@ -89,7 +89,7 @@ def loaded(server: Process, pool: ThreadPoolExecutor, tokens: int) -> list[Futur
 def test_it_answers_soon_and_a_signal_lets_it_finish_what_it_has(folder: str, tmp_path: Path) -> None:
     began = time.monotonic()
     with (
-        process(folder, "--max-batch", "2", log=tmp_path / "log", UNMASK_API_KEY="") as server,
+        process(folder, "--max-batch", "2", log=tmp_path / "log") as server,
         ThreadPoolExecutor(6) as pool,
     ):
         assert server.complete().status_code == 200
@@ -132,14 +132,47 @@ def test_the_key_may_come_from_the_environment(folder: str, tmp_path: Path) -> N
 
 def test_wrong_settings_are_refused_before_the_model_is_loaded() -> None:
     for options, sentence in [
-        (["--max-batch", "0"], "max_rows must be a whole number >= 1, got 0"),
+        (["--max-batch", "0"], "--max-batch must be a whole number >= 1, got 0"),
+        (["--max-new-tokens", "0"], "--max-new-tokens must be a whole number >= 1, got 0"),
+        (["--max-streams", "0"], "--max-streams must be a whole number >= 1, got 0"),
         (["--sampler", "lesss"], "unknown sampler 'lesss'"),
-        (["--cache", "dual"], "cache does not go with batches"),
-        (["--deadline", "0"], "deadline must be more than 0 seconds"),
+        (["--deadline", "0"], "--deadline must be more than 0 seconds"),
+        (["--api-key", ""], "--api-key must not be empty; leave it out to let everybody in"),
+        (["-m", "mini-llada"], "the model must be named once, got 'no/such/folder' and --model 'mini-llada'"),
+        (["--host", "no address"], "--host must be an address of this machine, got 'no address'"),
+        (["--host", "192.0.2.1"], "--host must be an address of this machine, got '192.0.2.1'"),
     ]:
         done = CliRunner().invoke(app, ["serve", "no/such/folder", *options])
         assert done.exit_code == 2
         assert sentence in done.stderr
+
+
+def test_an_empty_key_in_the_environment_is_refused() -> None:
+    done = CliRunner().invoke(app, ["serve", "no/such/folder"], env={"UNMASK_API_KEY": ""})
+    assert done.exit_code == 2
+    assert "UNMASK_API_KEY must not be empty; unset it to let everybody in" in done.stderr
+
+
+def test_a_port_in_use_is_refused_before_the_model_is_loaded() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = CliRunner().invoke(app, ["serve", "no/such/folder", "--port", str(port)])
+    assert done.exit_code == 2
+    assert f"--port must be free on 127.0.0.1, got {port}" in done.stderr
+
+
+def test_the_model_is_an_argument_or_the_option_of_the_other_commands() -> None:
+    for named in (["no/such/folder"], ["-m", "no/such/folder"], ["--model", "no/such/folder"]):
+        done = CliRunner().invoke(app, ["serve", *named, "--port", "0"])
+        assert done.exit_code == 2
+        assert "'no/such/folder' is neither a folder nor a hub id" in done.stderr
+
+
+def test_the_help_page_offers_nothing_that_is_refused() -> None:
+    page = CliRunner().invoke(app, ["serve", "--help"]).stdout
+    assert "--steps" in page
+    assert "--cache" not in page
+    assert "--refresh-every" not in page
 
 
 def test_without_its_packages_it_says_how_to_get_them(folder: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -11,7 +11,8 @@ from torch import Tensor
 from tests.checkpoints import LLADA_SPECIAL
 from tests.text.conftest import build_tokenizer
 from unmask.models.tokens import Tokenizer
-from unmask.types import Cache, ModelInfo
+from unmask.samplers import Base
+from unmask.types import Cache, Decision, ModelInfo, Needs, Observation
 
 TOKENIZER = build_tokenizer("llada_tiny")
 MASK, EOS, BOS = 509, 500, 499
@@ -48,3 +49,14 @@ class Scripted:
 def saying(text: str, order: Sequence[int] = (), *, ends: bool = True) -> Scripted:
     """A model that writes this text."""
     return Scripted([*TOKENIZER.encode(text), *([EOS] if ends else [])], order)
+
+
+@dataclass(frozen=True)
+class Foreign:
+    """A sampler that writes the same token everywhere, whether the vocabulary has it or not."""
+
+    token: int
+    needs: Needs = field(default_factory=Needs)
+
+    def decide(self, obs: Observation) -> Decision:
+        return replace(Base().decide(obs), tokens=torch.full_like(obs.drawn, self.token))

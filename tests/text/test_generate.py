@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 import torch
 
-from tests.text.scripted import BOS, EOS, MASK, TOKENIZER, Scripted, saying
+from tests.text.scripted import BOS, EOS, MASK, TOKENIZER, Foreign, Scripted, saying
 from unmask import LESS, SAMPLERS, Base
 from unmask.config import GenerationConfig
 from unmask.generate import Generation, generate, prepare
 from unmask.models.trunk import Trunk
+from unmask.stream import stream
 
 PROMPTS = [
     "the",
@@ -230,3 +231,28 @@ def test_what_only_looks_like_a_sampler_or_a_config_is_refused(
 ) -> None:
     with pytest.raises(ValueError, match=sentence):
         generate(llada, ["the cat"], sampler, config)
+
+
+def test_a_name_where_a_model_is_wanted_is_refused() -> None:
+    sentence = r"model must be a loaded model, got 'mini-llada'; load it with unmask.load\('mini-llada'\)"
+    for ask in (
+        lambda: generate("mini-llada", ["p"]),  # type: ignore[arg-type]
+        lambda: prepare("mini-llada", ["p"], LESS(), SHORT),  # type: ignore[arg-type]
+        lambda: stream("mini-llada", "p"),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(ValueError, match=sentence):
+            ask()
+
+
+@pytest.mark.parametrize("token", [512, 10**6, -1])
+@pytest.mark.parametrize("steps", [1, 4])
+def test_a_token_that_no_vocabulary_has_is_refused_and_not_read_as_nothing(
+    llada: Trunk, token: int, steps: int
+) -> None:
+    config = GenerationConfig(max_new_tokens=4, steps=steps)
+    sentence = f"Decision.tokens must be token ids from 0 to 511, got {token}"
+    for model in (saying("text"), llada):  # the second has an embedding, which knows no such row
+        with pytest.raises(ValueError, match=sentence):
+            generate(model, ["p"], Foreign(token), config)
+    with pytest.raises(ValueError, match="token ids"):  # the tokenizer refuses a negative one first
+        list(stream(saying("text"), "p", Foreign(token), config))

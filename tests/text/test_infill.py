@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor
 
-from tests.text.scripted import BOS, EOS, MASK, TOKENIZER, Scripted
+from tests.text.scripted import BOS, EOS, MASK, TOKENIZER, Foreign, Scripted
 from unmask import KLASS, SAMPLERS, Threshold
 from unmask.config import GenerationConfig
 from unmask.gaps import Gap, escape_gaps, parse_gaps
@@ -194,8 +195,28 @@ def test_settings_that_make_no_sense_here_are_refused() -> None:
     for changes, sentence in (
         ({"stop": ("a",)}, "stop does not"),
         ({"min_new_tokens": 2}, "min_new_tokens does"),
+        ({"max_new_tokens": 5}, r"max_new_tokens does not go with infilling, got 5; .*\[\[gap 5\]\]"),
     ):
         with pytest.raises(ValueError, match=sentence):
             infill(Scripted([65]), "a[[gap 1]]", Threshold(), GenerationConfig(**changes))  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="KLASS looks at the whole generation"):
         infill(Scripted([65] * 8), [Gap(8)], KLASS(), GenerationConfig(cache="dual", block_length=4))
+
+
+def test_a_name_where_a_model_is_wanted_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"load it with unmask.load\('mini-llada'\)"):
+        infill("mini-llada", "a[[gap 1]]")  # type: ignore[arg-type]
+
+
+def test_a_model_whose_window_is_too_narrow_is_refused() -> None:
+    class Narrow(Scripted):
+        def __call__(self, *given: Any) -> Tensor:
+            return super().__call__(*given)[:, :-1]
+
+    with pytest.raises(ValueError, match=r"logits of shape \[1, 4, 512\] .* got \[1, 3, 512\]"):
+        infill(Narrow([65] * 4), "a[[gap 2-4]]", Threshold())
+
+
+def test_a_token_that_no_vocabulary_has_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"Decision.tokens must be token ids from 0 to 511, got 700"):
+        infill(Scripted([65] * 4), "a[[gap 4]]", Foreign(700))

@@ -114,6 +114,7 @@ def test_the_folder_in_the_end_is_a_checkpoint_like_any_other(tmp_path):
 
 def test_a_loaded_model_is_fine_tuned_on_pairs(tmp_path):
     train(write_recipe(tmp_path), tmp_path / "base", device="cpu")
+    (tmp_path / "base" / "generation_config.json").write_text('{"max_new_tokens": 17}')
     pairs = [{"prompt": f"copy {letter}", "answer": "h h"} for letter in "abcdefg"] * 3
     (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
     table = recipe_table(data={"source": "pairs.jsonl", "phases": []}, schedule={"steps": 60})
@@ -122,7 +123,9 @@ def test_a_loaded_model_is_fine_tuned_on_pairs(tmp_path):
     (tmp_path / "tune.json").write_text(json.dumps(table))
     last = train(tmp_path / "tune.json", tmp_path / "tuned", device="cpu")
     assert last.validation["0.5"] < 0.1
-    assert load(tmp_path / "tuned", device="cpu").tokenizer is not None
+    tuned = load(tmp_path / "tuned", device="cpu")
+    assert tuned.tokenizer is not None
+    assert tuned.info.new_tokens == 17
 
 
 def test_a_run_ends_by_its_time_with_the_learning_rate_at_zero(tmp_path, monkeypatch):
@@ -232,11 +235,22 @@ def test_a_wrong_recipe_names_the_field(changes, message):
     assert message in str(caught.value)
 
 
-def test_a_missing_field_is_named():
+def test_missing_fields_are_named_all_at_once():
     table = recipe_table()
     del table["schedule"]
     with pytest.raises(ValueError, match=r"recipe\.json: schedule is missing"):
         parse(Recipe, table, "recipe.json")
+    del table["name"], table["seed"]
+    with pytest.raises(ValueError, match=r"recipe\.json: name, seed, schedule are missing"):
+        parse(Recipe, table, "recipe.json")
+
+
+@pytest.mark.parametrize("name", ["broken.json", "broken.toml"])
+@pytest.mark.parametrize("content", [b'{"name": ', b"\xff"])
+def test_a_broken_recipe_is_named_by_its_file(tmp_path, name, content):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ValueError, match=rf"{name} is (not valid|TOML)"):
+        read_recipe(tmp_path / name)
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)

@@ -18,12 +18,12 @@ import torch
 
 from unmask.bench.gpu import NAMES, WAYS, Bench, Sizes, full_size
 from unmask.bench.gpu_table import words
+from unmask.bench.place import pick_place
 from unmask.bench.report import Report, command, some_of
 from unmask.bench.timing import machine, timed
 from unmask.experiments.drawing import COLOURS, legend, panels, save_png
 from unmask.experiments.forward_cost import forward_flops
 from unmask.models import compile
-from unmask.models.load import pick_device
 from unmask.models.trunk import Trunk
 
 FLOPS_PER_SECOND = 790e12
@@ -72,7 +72,7 @@ def run_growth(
     """The results, which are also in `out`/growth.json, with the figure beside it, and said as tables."""
     some_of("families", families, NAMES)
     some_of("ways", [way], WAYS)
-    place = pick_device(device or ("cpu" if small else "cuda"))
+    place = pick_place(device, small=small)
     options = [("families", ",".join(families)), ("ways", way), ("device", place.type)]
     content: dict[str, Any] = {
         "command": command("growth", [*options, ("minutes", f"{minutes:g}")], small=small),

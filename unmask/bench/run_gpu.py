@@ -10,10 +10,10 @@ from typing import Any
 from unmask.bench.gpu import NAMES, SMALL, WAYS, Sizes, measure
 from unmask.bench.gpu_table import table, wrong
 from unmask.bench.parts import draw_parts, parts_table
+from unmask.bench.place import pick_place
 from unmask.bench.reference import Reference
 from unmask.bench.released import RULES, released
 from unmask.bench.report import Report, command, some_of
-from unmask.models.load import pick_device
 
 
 def run_gpu(
@@ -31,7 +31,7 @@ def run_gpu(
     some_of("families", families, NAMES)
     some_of("ways", ways, WAYS)
     others = [*released(), *map(Reference.read, references)]
-    place = pick_device(device or ("cpu" if small else "cuda"))
+    place = pick_place(device, small=small)
     options = [("families", ",".join(families)), ("ways", ",".join(ways)), ("device", place.type)]
     options += [("minutes", f"{minutes:g}")]
     options += [("reference", other.name) for other in others[len(RULES) :]]  # without this machine's folders

@@ -6,7 +6,7 @@ import sys
 
 
 def main() -> None:
-    """Run the command line; without typer or rich, say how to get them."""
+    """Run the command line; without typer or rich, say how to get them. An interrupt is quiet."""
     try:
         from unmask.cli.app import app
     except ModuleNotFoundError as error:
@@ -14,4 +14,6 @@ def main() -> None:
             raise
         print(f"error: the command line needs {error.name}; pip install 'unmask[cli]'", file=sys.stderr)
         sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit(130)
     app()

@@ -145,7 +145,7 @@ def evaluate(
             if tasks.json:
                 _print_json(summaries[-1])
     if not tasks.json:
-        _print_tables(summaries)
+        _print_tables(summaries, f"{choice.title} on {_short(model.model)}")
         typer.secho(f"kept in {out}", dim=True, err=True)
 
 
@@ -203,19 +203,20 @@ def _print_json(summary: Summary) -> None:
     typer.echo(json.dumps(asdict(summary), ensure_ascii=False, allow_nan=False))
 
 
-def _print_tables(summaries: Sequence[Summary]) -> None:
+def _print_tables(summaries: Sequence[Summary], what: str) -> None:
     """A column per task: many numbers fit on a narrow terminal only one below the other."""
     from rich.console import Console
 
     for first in range(0, len(summaries), COLUMNS):
-        Console().print(_table(summaries[first : first + COLUMNS]))
+        Console().print(_table(summaries[first : first + COLUMNS], what))
 
 
-def _table(summaries: Sequence[Summary]) -> Table:
+def _table(summaries: Sequence[Summary], what: str) -> Table:
     from rich import box
+    from rich.markup import escape
     from rich.table import Table
 
-    table = Table(box=box.SIMPLE_HEAD, caption=_caption(summaries[0]))
+    table = Table(box=box.SIMPLE_HEAD, caption=escape(f"{what}, {_origin(summaries[0])}"))
     table.add_column("", style="dim", no_wrap=True)
     for summary in summaries:
         table.add_column(f"{summary.task}\n{summary.protocol}", justify="right")
@@ -245,12 +246,11 @@ def _numbers(summary: Summary) -> dict[str, str]:
     }
 
 
-def _caption(summary: Summary) -> str:
+def _origin(summary: Summary) -> str:
     """Where the numbers come from."""
     configuration, environment = summary.configuration, summary.environment
     versions = configuration["versions"]
     return (
-        f"{configuration['sampler']['kind']} on {configuration['model']['fingerprint']}, "
         f"{configuration['model']['device']}, unmask {versions['unmask']}, torch {versions['torch']}, "
         f"python {environment['python']}, {environment['date'][:10]}"
     )

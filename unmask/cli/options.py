@@ -68,6 +68,11 @@ class SamplerOptions:
         ),
     ] = None
 
+    @property
+    def title(self) -> str:
+        """What a user calls the sampler: its name, and what is changed of it."""
+        return " ".join((self.sampler, *(self.settings or ())))
+
     def build(self) -> Sampler:
         """The sampler that these options mean."""
         from dataclasses import replace
@@ -83,7 +88,7 @@ class SamplerOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DecodingOptions:
+class StepOptions:
     """How the canvas is decoded."""
 
     steps: Annotated[
@@ -124,6 +129,12 @@ class DecodingOptions:
             help="suppress: no end-of-text token; demote: positions that would take one rank last (base).",
         ),
     ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecodingOptions(StepOptions):
+    """How the canvas is decoded, and what is kept between forwards."""
+
     cache: Annotated[
         str | None,
         _decoding(

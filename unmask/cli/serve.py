@@ -2,30 +2,44 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from unmask.cli.options import DEFAULT_MODEL, DecodingOptions, ModelOptions, SamplerOptions, build_config
+from unmask.cli.options import DEFAULT_MODEL, ModelOptions, SamplerOptions, StepOptions, build_config
 from unmask.cli.runs import load_model
 
 if TYPE_CHECKING:
     from unmask.serving.limits import Limits
     from unmask.serving.settings import Settings
 
-ModelName = Annotated[
-    str, typer.Argument(metavar="MODEL", help="mini-llada, mini-dream, a checkpoint folder or a hub id.")
-]
+MODELS = "mini-llada, mini-dream, a checkpoint folder or a hub id."
+KEY = "UNMASK_API_KEY"
+RENAMED = {"max_batch": "max_rows"}  # options whose field has another name
+ModelName = Annotated[str | None, typer.Argument(metavar="MODEL", show_default=DEFAULT_MODEL, help=MODELS)]
 _PANEL, _LIMITS, _CLUSTER = "Server", "Limits", "Cluster"
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServerOptions:
-    """Where the server listens and whom it lets in."""
+    """Which model is served and where, and whom the server lets in."""
 
+    named: Annotated[
+        str | None,
+        typer.Option(
+            "--model",
+            "-m",
+            metavar="MODEL",
+            help="The same as MODEL, as other commands take it.",
+            rich_help_panel="Model",
+        ),
+    ] = None
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N or mps.", rich_help_panel="Model")] = (
         "auto"
     )
@@ -61,7 +75,7 @@ class ServerOptions:
     api_key: Annotated[
         str | None,
         typer.Option(
-            envvar="UNMASK_API_KEY",
+            envvar=KEY,
             show_envvar=True,
             show_default="everybody is let in",
             help="Key that requests must carry.",
@@ -79,26 +93,43 @@ class ServerOptions:
         typer.Option("--log-prompts", help="Write prompts and texts to the log.", rich_help_panel=_PANEL),
     ] = False
 
+    def __post_init__(self) -> None:
+        if self.api_key is not None and not self.api_key.strip():
+            raise ValueError("--api-key must not be empty; leave it out to let everybody in")
+        if self.api_key is None and KEY in os.environ:  # an empty one does not get here
+            raise ValueError(f"{KEY} must not be empty; unset it to let everybody in")
+
+    def model(self, given: str | None) -> str:
+        """The model that the argument or the option names."""
+        if given is not None and self.named is not None:
+            raise ValueError(f"the model must be named once, got {given!r} and --model {self.named!r}")
+        return given or self.named or DEFAULT_MODEL
+
+
+def _limit(default: str, about: str | None = None) -> Any:
+    """A limit; `default` repeats its owner's for the help page, and a test holds it to that."""
+    return typer.Option(show_default=default, help=about, rich_help_panel=_LIMITS)
+
 
 @dataclass(frozen=True, kw_only=True)
 class LimitOptions:
-    """How much is taken on."""
+    """How much is taken on; one left out keeps the default of Limits or Settings."""
 
-    max_batch: Annotated[int, typer.Option(help="Rows decoded together.", rich_help_panel=_LIMITS)] = 16
-    max_batch_tokens: Annotated[
-        int, typer.Option(help="Rows times the longest of them.", rich_help_panel=_LIMITS)
-    ] = 32768
-    max_queue: Annotated[int, typer.Option(help="Requests that may wait.", rich_help_panel=_LIMITS)] = 256
-    max_streams: Annotated[
-        int, typer.Option(help="Answers streamed at the same time.", rich_help_panel=_LIMITS)
-    ] = 512
-    max_prompt_tokens: Annotated[int, typer.Option(rich_help_panel=_LIMITS)] = 4096
-    max_new_tokens: Annotated[int, typer.Option(rich_help_panel=_LIMITS)] = 1024
-    max_steps: Annotated[int, typer.Option(rich_help_panel=_LIMITS)] = 1024
-    max_body: Annotated[int, typer.Option(help="Bytes of a request.", rich_help_panel=_LIMITS)] = 1 << 20
-    deadline: Annotated[
-        float, typer.Option(help="Seconds from a request to its answer.", rich_help_panel=_LIMITS)
-    ] = 600.0
+    max_batch: Annotated[int | None, _limit("16", "Rows decoded together.")] = None
+    max_batch_tokens: Annotated[int | None, _limit("32768", "Rows times the longest of them.")] = None
+    max_queue: Annotated[int | None, _limit("256", "Requests that may wait.")] = None
+    max_streams: Annotated[int | None, _limit("512", "Answers streamed at the same time.")] = None
+    max_prompt_tokens: Annotated[int | None, _limit("4096")] = None
+    max_new_tokens: Annotated[int | None, _limit("1024")] = None
+    max_steps: Annotated[int | None, _limit("1024")] = None
+    max_body: Annotated[int | None, _limit("1048576", "Bytes of a request.")] = None
+    deadline: Annotated[float | None, _limit("600", "Seconds from a request to its answer.")] = None
+
+    def given(self, kind: Any) -> dict[str, Any]:
+        """The fields of Limits or Settings that were given."""
+        values = {RENAMED.get(name, name): value for name, value in asdict(self).items()}
+        own = {item.name for item in fields(kind)}
+        return {name: value for name, value in values.items() if name in own and value is not None}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,51 +177,57 @@ class ClusterOptions:
 def serve(
     server: ServerOptions,
     choice: SamplerOptions,
-    decoding: DecodingOptions,
+    decoding: StepOptions,
     bounds: LimitOptions,
     cluster: ClusterOptions,
-    model: ModelName = DEFAULT_MODEL,
+    model: ModelName = None,
 ) -> None:
     """Serve a model over HTTP, in the form that OpenAI's clients speak."""
     try:
         from unmask.serving.logs import log_json
         from unmask.serving.server import serve as run
         from unmask.serving.settings import Settings
+        from unmask.serving.sockets import bound
     except ModuleNotFoundError as error:
         if error.name is not None and error.name.partition(".")[0] == "unmask":
             raise
         raise ValueError(f"serving needs {error.name}; pip install 'unmask[serve]'") from None
     from unmask.serving.limits import Limits
 
-    limits = Limits(
-        max_rows=bounds.max_batch,
-        max_batch_tokens=bounds.max_batch_tokens,
-        max_queue=bounds.max_queue,
-        max_prompt_tokens=bounds.max_prompt_tokens,
-        max_new_tokens=bounds.max_new_tokens,
-        max_steps=bounds.max_steps,
-        deadline=bounds.deadline,
-    )
-    settings = Settings(
-        model_name=server.name or model,
-        sampler=choice.build(),
-        sampler_name=choice.sampler,
-        config=build_config(decoding),
-        api_key=server.api_key,
-        cors=tuple(server.cors or ()),
-        max_body=bounds.max_body,
-        max_streams=bounds.max_streams,
-        log_prompts=server.log_prompts,
-    )
-    limits.check_config(settings.config)
+    source = server.model(model)
+    sampler, config = choice.build(), build_config(decoding)
+    with _as_options():
+        limits = Limits(**bounds.given(Limits))
+        settings = Settings(
+            model_name=server.name or source,
+            sampler=sampler,
+            sampler_name=choice.sampler,
+            config=config,
+            api_key=server.api_key,
+            cors=tuple(server.cors or ()),
+            log_prompts=server.log_prompts,
+            **bounds.given(Settings),
+        )
+    limits.check_config(config)
     if cluster.ray is not None:
-        _serve_on_ray(model, server, settings, limits, cluster)
+        _serve_on_ray(source, server, settings, limits, cluster)
         return
-    loaded = load_model(ModelOptions(model=model, device=server.device, dtype=server.dtype))
-    _set_threads(server.threads)
-    log_json()
-    settings = settings.within(loaded.info, limits)
-    run(loaded, settings, limits, host=server.host, port=server.port, exact=server.exact)
+    with bound(server.host, server.port) as sockets:
+        loaded = load_model(ModelOptions(model=source, device=server.device, dtype=server.dtype))
+        _set_threads(server.threads)
+        log_json()
+        run(loaded, settings.within(loaded.info, limits), limits, sockets=sockets, exact=server.exact)
+
+
+@contextmanager
+def _as_options() -> Iterator[None]:
+    """Errors begin with the field that is wrong; here it is called by its option."""
+    options = {own: name for name, own in RENAMED.items()}
+    try:
+        yield
+    except ValueError as error:
+        name, _, rest = str(error).partition(" ")
+        raise ValueError(f"--{options.get(name, name).replace('_', '-')} {rest}") from None
 
 
 def _serve_on_ray(
@@ -215,8 +252,6 @@ def _serve_on_ray(
 
 def _set_threads(threads: int | None) -> None:
     """Leave a core to HTTP: threads that wait for each other on a busy machine take many times as long."""
-    import os
-
     import torch
 
     torch.set_num_threads(threads or max(1, (os.cpu_count() or 1) - 1))

@@ -28,16 +28,27 @@ def trace(file: File, other: Other = None, html: Html = None) -> None:
     """Sum up a trace, or two of them; with --html, write a page that shows any step and where they differ."""
     from unmask.trace import read_trace
 
-    read = [read_trace(name) for name in (file, other) if name is not None]
+    names = [name for name in (file, other) if name is not None]
+    if html is not None:
+        _check_free(html, names)
+    read = [read_trace(name) for name in names]
     if other is not None:
         _check_same(*read)
-    for each in read:
+    for name, each in zip(names, read, strict=True):
+        if not each.complete:
+            typer.echo(f"{name} is incomplete: its run was stopped, or still goes on", err=True)
         _sum_up(each)
     if html is not None:
         from unmask.trace_page import to_html
 
         Path(html).write_text(to_html(*read), encoding="utf-8")
         typer.secho(f"wrote {html}", dim=True, err=True)
+
+
+def _check_free(html: str, names: list[str]) -> None:
+    """A page must not be written over what it shows."""
+    if Path(html).resolve() in [Path(name).resolve() for name in names]:
+        raise ValueError(f"--html must name another file than the traces, got {html!r}; give it a new name")
 
 
 def _check_same(read: Trace, other: Trace) -> None:

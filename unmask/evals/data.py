@@ -128,7 +128,7 @@ def _hub_rows(source: Source) -> Iterator[Row]:
     try:
         from datasets import load_dataset
     except ImportError as error:
-        raise ImportError(
+        raise ValueError(
             "reading benchmarks from the hub needs the package datasets; pip install 'unmask[eval]', "
             "or name a folder that holds the files"
         ) from error

@@ -10,6 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import torch
 from lm_eval.api.instance import Instance
 from lm_eval.api.model import TemplateLM
 from lm_eval.api.registry import register_model
@@ -29,6 +30,7 @@ from unmask.types import Sampler
 
 logger = logging.getLogger(__name__)
 
+DEFAULT_DEVICE = "cuda:0"  # what lm-eval passes on where no device was given
 SAMPLER_FIELD = "sampler."  # sampler.max_jsd=0.05 changes a field of the sampler
 
 
@@ -90,6 +92,8 @@ class UnmaskLM(TemplateLM):  # type: ignore[misc]
     ) -> UnmaskLM:
         """From arguments by name, which win over lm-eval's own options of the same name."""
         given = {name: value for name, value in (additional_config or {}).items() if value is not None}
+        if given.get("device") == DEFAULT_DEVICE and not torch.cuda.is_available():
+            given["device"] = "auto"  # nobody need have asked for it; who means it writes it into model_args
         if "pretrained" not in arg_dict:
             raise ValueError("model_args must name a checkpoint: pretrained=FOLDER or pretrained=OWNER/NAME")
         return cls(**{**given, **arg_dict})

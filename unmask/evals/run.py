@@ -78,11 +78,21 @@ def evaluate(
 
     Without a config the task's own length and stop strings hold. `data` is the task's local folder.
     """
+    _check_objects(model, task)
     samples = load_samples(task, data, limit)
     settings = config or task_config(task)
     return evaluate_samples(
         model, task, samples, sampler, settings, out=out, batch_size=batch_size, progress=progress
     )
+
+
+def _check_objects(model: object, task: object) -> None:
+    """Refuse names where the things themselves are wanted."""
+    if isinstance(model, (str, Path)):
+        raise ValueError(f"model must be a loaded model, got a name; write unmask.load({str(model)!r})")
+    if not isinstance(task, Task):
+        name = task if isinstance(task, str) else "gsm8k"
+        raise ValueError(f"task must be a Task, got {task!r}; write unmask.evals.get_task({name!r})")
 
 
 def evaluate_samples(

@@ -15,7 +15,7 @@ from unmask.experiments.runs import Outcome
 
 HEAD = """# Results
 
-Every table and figure of the LESS paper, on the models and tasks named here. Built from stored records by
+Tables and figures of the LESS paper, on the models and tasks named here. Built from stored records by
 `unmask reproduce`; the same records give the same page. Intervals are 95 %: of accuracies by Wilson's
 formula, of their paired differences by Agresti and Min's, joined over tasks by squares; of other numbers by
 bootstrap over samples. A finding holds or does not hold only where its whole interval says so, else it is

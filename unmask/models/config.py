@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from math import inf
 from pathlib import Path
 
 from unmask.models.files import read_object
@@ -42,6 +43,22 @@ def integer(config: Config, name: str, *, default: int | None = None) -> int:
         value = default
     if isinstance(value, bool) or not isinstance(value, int):
         raise ValueError(f"config.json: {name} must be a whole number, got {value!r}")
+    return value
+
+
+def size(config: Config, name: str, *, default: int | None = None) -> int:
+    """A whole number of the config that is at least 1."""
+    value = integer(config, name, default=default)
+    if value < 1:
+        raise ValueError(f"config.json: {name} must be a whole number >= 1, got {value}")
+    return value
+
+
+def positive(config: Config, name: str, *, default: float | None = None) -> float:
+    """A number of the config that is more than 0."""
+    value = number(config, name, default=default)
+    if not 0 < value < inf:
+        raise ValueError(f"config.json: {name} must be > 0 and finite, got {config[name]}")
     return value
 
 

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from unmask.models.config import integer, number, require, special_ids
+from unmask.models.config import positive, require, size, special_ids
 from unmask.models.trunk import Shape, Trunk
 from unmask.types import Cache
 
@@ -42,7 +42,7 @@ class Dream(Trunk):
         info = special_ids(
             config,
             vocab_size=shape.vocab_size,
-            max_length=integer(config, "max_position_embeddings", default=131072),
+            max_length=size(config, "max_position_embeddings", default=131072),
             block_length=None,
             schedule="dream",
         )
@@ -70,18 +70,18 @@ class Dream(Trunk):
 
 
 def _shape(config: Mapping[str, object]) -> Shape:
-    size = integer(config, "hidden_size")
-    heads = integer(config, "num_attention_heads")
+    width = size(config, "hidden_size")
+    heads = size(config, "num_attention_heads")
     return Shape(
-        vocab_size=integer(config, "vocab_size"),
-        size=size,
-        layers=integer(config, "num_hidden_layers"),
+        vocab_size=size(config, "vocab_size"),
+        size=width,
+        layers=size(config, "num_hidden_layers"),
         heads=heads,
-        key_heads=integer(config, "num_key_value_heads", default=heads),
-        head_size=integer(config, "head_dim", default=size // heads),
-        mlp_size=integer(config, "intermediate_size"),
-        norm_eps=number(config, "rms_norm_eps", default=1e-6),
-        rope_theta=number(config, "rope_theta", default=10000.0),
+        key_heads=size(config, "num_key_value_heads", default=heads),
+        head_size=size(config, "head_dim", default=width // heads),
+        mlp_size=size(config, "intermediate_size"),
+        norm_eps=positive(config, "rms_norm_eps", default=1e-6),
+        rope_theta=positive(config, "rope_theta", default=10000.0),
         qkv_bias=True,
         tied=bool(config.get("tie_word_embeddings")),
     )

@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 JsonObject = dict[str, Any]
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "chat_template.jinja",
+    "vocab.json",
+    "merges.txt",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +60,13 @@ class CheckpointFiles:
                 texts = map(token_text, more.values() if isinstance(more, dict) else more)
                 special.update(text for text in texts if text is not None)
         return special
+
+
+def copy_tokenizer(source: Path, folder: Path) -> None:
+    """Copy the files that a tokenizer is read from to another folder."""
+    for name in TOKENIZER_FILES:
+        if (source / name).is_file():
+            shutil.copyfile(source / name, folder / name)
 
 
 def read_object(path: Path) -> JsonObject:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from functools import partial
+from os import PathLike
 from pathlib import Path
 
 SHIPPED = ("mini-llada", "mini-dream")  # small models that are part of the package
@@ -14,6 +15,11 @@ HUB_ID = re.compile(r"[\w.-]+/[\w.-]+(@[\w./-]+)?")
 
 def find_folder(source: str | Path) -> Path:
     """The folder that `source` names: itself, a shipped model, or a snapshot of "owner/name[@revision]"."""
+    if not isinstance(source, (str, PathLike)) or not str(source):
+        raise ValueError(
+            f"source must be a folder or a hub id such as 'owner/name', got {source!r}; "
+            f"shipped models: {', '.join(SHIPPED)}"
+        )
     if Path(source).is_dir():
         return Path(source)
     if str(source).removeprefix("unmask/") in SHIPPED:
@@ -32,7 +38,7 @@ def _download(source: str) -> Path:
         from huggingface_hub.errors import HfHubHTTPError, RepositoryNotFoundError
     except ImportError:
         raise ValueError(
-            f"{source!r} is not a folder, and hub ids need huggingface_hub; pip install huggingface_hub"
+            f"{source!r} is not a folder, and hub ids need huggingface_hub; pip install 'unmask[models]'"
         ) from None
     repo, _, revision = source.partition("@")
     # the bases hold the error class of the HTTP library, which differs from version to version

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
-from unmask.models.config import integer, number, require, special_ids
+from unmask.models.config import positive, require, size, special_ids
 from unmask.models.trunk import Shape, Trunk
 
 SUPPORTED = {
@@ -49,7 +49,7 @@ class LLaDA(Trunk):
         info = special_ids(
             config,
             vocab_size=shape.vocab_size,
-            max_length=integer(config, "max_sequence_length", default=4096),
+            max_length=size(config, "max_sequence_length", default=4096),
             block_length=BLOCK_LENGTH,
             schedule="linear",
         )
@@ -57,19 +57,19 @@ class LLaDA(Trunk):
 
 
 def _shape(config: Mapping[str, object]) -> Shape:
-    size = integer(config, "d_model")
-    heads = integer(config, "n_heads")
+    width = size(config, "d_model")
+    heads = size(config, "n_heads")
     return Shape(
         # the embedding may be padded beyond the vocabulary, and the logits are as wide as it
-        vocab_size=integer(config, "embedding_size", default=integer(config, "vocab_size")),
-        size=size,
-        layers=integer(config, "n_layers"),
+        vocab_size=size(config, "embedding_size", default=size(config, "vocab_size")),
+        size=width,
+        layers=size(config, "n_layers"),
         heads=heads,
-        key_heads=integer(config, "n_kv_heads", default=heads),
-        head_size=size // heads,
-        mlp_size=integer(config, "mlp_hidden_size", default=integer(config, "mlp_ratio", default=4) * size),
-        norm_eps=number(config, "rms_norm_eps", default=1e-5),
-        rope_theta=number(config, "rope_theta", default=10000.0),
+        key_heads=size(config, "n_kv_heads", default=heads),
+        head_size=width // heads,
+        mlp_size=size(config, "mlp_hidden_size", default=size(config, "mlp_ratio", default=4) * width),
+        norm_eps=positive(config, "rms_norm_eps", default=1e-5),
+        rope_theta=positive(config, "rope_theta", default=10000.0),
         qkv_bias=bool(config.get("include_qkv_bias")),
         tied=bool(config.get("weight_tying")),
     )

@@ -95,12 +95,7 @@ def pick_device(device: str | torch.device) -> torch.device:
         place = torch.device(device)
     except RuntimeError:
         raise ValueError(f"unknown device {device!r}; use auto, cpu, cuda, cuda:N or mps") from None
-    there = {
-        "cuda": torch.cuda.device_count(),
-        "mps": int(torch.backends.mps.is_available()),
-        "cpu": 1,
-        "meta": 1,
-    }
+    there = {"cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available()), "cpu": 1}
     if (place.index or 0) >= there.get(place.type, 0):
         raise ValueError(f"device {str(device)!r} is not available on this machine; use auto or cpu")
     return place

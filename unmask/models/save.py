@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from unmask.models.files import copy_tokenizer, read_object
 from unmask.models.load import build, pick_device
 from unmask.models.trunk import Trunk
 from unmask.models.weights import INDEX, SINGLE
@@ -19,11 +20,14 @@ SHARD_BYTES = 5_000_000_000
 
 
 def save(model: Trunk, folder: str | Path, *, shard_bytes: int = SHARD_BYTES) -> None:
-    """Write config.json and safetensors that `load` and the family's published code read."""
+    """Write what `load` and the family's published code read: config.json, safetensors, and from the model's
+    own folder its tokenizer and generation_config.json."""
     state = model.state_dict()
     if any(tensor.dtype == torch.int8 for tensor in state.values()):
         raise ValueError("an int8 model cannot be saved; load it with a float dtype, then save that")
     _write(model, folder, shards=_plan(state, shard_bytes), tensor_of=lambda name: state[name])
+    if model.folder is not None:
+        _keep_small_files(model, model.folder, Path(folder))
 
 
 def random_checkpoint(
@@ -123,6 +127,22 @@ def _plan(state: Mapping[str, Tensor], shard_bytes: int) -> list[list[str]]:
     return shards
 
 
+def _keep_small_files(model: Trunk, source: Path, folder: Path) -> None:
+    """Give a saved model the tokenizer and the generation_config.json of the folder that it came from."""
+    if source.resolve() != folder.resolve():
+        copy_tokenizer(source, folder)
+    settings = read_object(source / "generation_config.json")
+    if "eos_token_id" in settings:  # `load` adds these to those of config.json
+        settings["eos_token_id"] = _end_ids(model)
+    if settings:
+        _write_json(folder / "generation_config.json", settings)
+
+
+def _end_ids(model: Trunk) -> int | list[int]:
+    ends = model.info.eos_ids
+    return ends[0] if len(ends) == 1 else list(ends)
+
+
 def _published_config(model: Trunk) -> dict[str, object]:
     """The model's config.json with the ids and the dtype that it has now."""
     info = model.info
@@ -130,7 +150,7 @@ def _published_config(model: Trunk) -> dict[str, object]:
         **model.config,
         "mask_token_id": info.mask_id,
         "pad_token_id": info.pad_id,
-        "eos_token_id": info.eos_ids[0] if len(info.eos_ids) == 1 else list(info.eos_ids),
+        "eos_token_id": _end_ids(model),
         "torch_dtype": str(model.embed.weight.dtype).removeprefix("torch."),
     }
 

@@ -37,6 +37,11 @@ class Shape:
     tied: bool  # the head uses the embedding's weight
 
     def __post_init__(self) -> None:
+        if self.head_size < 1 or self.head_size % 2:
+            raise ValueError(
+                "config.json: an attention head must have an even size to be rotated, "
+                f"got {self.head_size} for {self.heads} heads and a hidden size of {self.size}"
+            )
         if self.heads % self.key_heads:
             raise ValueError(
                 f"config.json: {self.heads} attention heads cannot share {self.key_heads} key heads evenly"

@@ -47,9 +47,15 @@ def find_shards(folder: Path) -> list[Path]:
 
 def _indexed(index: Path) -> list[Path]:
     try:
-        files = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-    except (json.JSONDecodeError, KeyError, TypeError, AttributeError):
+        named = dict(json.loads(index.read_text(encoding="utf-8"))["weight_map"].items())
+    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError, AttributeError):
         raise ValueError(f"{index} has no valid weight_map; download it again") from None
+    for tensor, file in named.items():
+        if not isinstance(file, str):
+            raise ValueError(
+                f"{index}: weight_map must name a file for {tensor}, got {file!r}; download it again"
+            )
+    files = sorted(set(named.values()))
     missing = [name for name in files if not (index.parent / name).is_file()]
     if missing:
         raise ValueError(f"{index.parent} lacks shards that its index names: {', '.join(missing)}")

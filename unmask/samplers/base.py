@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from unmask import policies, signals
-from unmask.checks import at_least, one_of, token_ids
+from unmask.checks import at_least, id_tuple, one_of, token_ids
 from unmask.draw import Selection
 from unmask.rows import by_rows
 from unmask.summary import ban, summarize
@@ -37,6 +37,7 @@ class Base:
     def __post_init__(self) -> None:
         one_of("order", self.order, get_args(Order))
         at_least("order_temperature", self.order_temperature, 0)
+        object.__setattr__(self, "demoted_ids", id_tuple("demoted_ids", self.demoted_ids))
         self.selection  # noqa: B018 checks temperature, top_p and top_k
 
     @property

@@ -17,6 +17,8 @@ from unmask.types import Decision, Needs, Observation
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EntropyBound:
+    """Commit the least uncertain positions whose entropies, without the largest, stay within the bound."""
+
     bound: float = 0.1  # gamma, in nats
 
     def __post_init__(self) -> None:

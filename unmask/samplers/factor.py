@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from unmask import signals
-from unmask.checks import at_least
+from unmask.checks import at_least, flag
 from unmask.types import Decision, Needs, Observation
 
 
@@ -20,6 +20,7 @@ class Factor:
 
     def __post_init__(self) -> None:
         at_least("factor", self.factor, 0)
+        flag("last_rank_free", self.last_rank_free)
 
     @property
     def needs(self) -> Needs:

@@ -22,6 +22,8 @@ Strategy = Literal["all", "max_conf", "min_kl", "random"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KLASS:
+    """Commit what is sure enough and has hardly moved for `history` steps."""
+
     min_confidence: float = 0.9
     max_kl: float = 0.01
     history: int = 2  # divergences in a row that must be low

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from unmask import policies, signals
-from unmask.checks import at_least, one_of, probability, whole, within
+from unmask.checks import at_least, flag, one_of, probability, whole, within
 from unmask.types import Decision, Needs, Observation
 
 Policy = Literal["frontier", "run", "all"]
@@ -45,6 +45,7 @@ class LESS:
         whole("patience", self.patience, 0)
         one_of("policy", self.policy, get_args(Policy))
         one_of("block_policy", self.block_policy, get_args(Policy))
+        flag("exact", self.exact)
 
     @property
     def needs(self) -> Needs:

@@ -21,6 +21,8 @@ FIRST_DRIFT = 1.0  # stands for "no earlier step"; a threshold of 1 lets it pass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LESSReleased:
+    """The released rule, with its bars for the end token."""
+
     min_confidence: float = 0.75
     max_jsd: float = 0.040
     persistence: int = 2  # earlier observations that must agree

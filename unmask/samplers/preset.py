@@ -39,6 +39,8 @@ def read_preset(path: Path) -> Preset:
     """The preset in a file."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(content, dict):
+            raise TypeError(f"it must be a JSON object, got a {type(content).__name__}")
         preset = Preset(**content)
     except FileNotFoundError:
         raise ValueError(f"{path} does not exist; name a preset file or a sampler") from None

@@ -21,6 +21,8 @@ ANSWER_LENGTH = 5  # fixed in the released code, whatever its option says
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prophet:
+    """Commit as `base` does until the mean gap is wide enough, then everything at once."""
+
     early: float = 7.5  # gap needed in the first third of the budget
     mid: float = 5.0
     late: float = 2.5
@@ -33,7 +35,8 @@ class Prophet:
             at_least(name, getattr(self, name), 0)
         if not isinstance(self.base, Base):
             raise ValueError(f"base must be a Base sampler, got {self.base!r}")
-        whole("answer_start", self.answer_start or 0, 0)
+        if self.answer_start is not None:
+            whole("answer_start", self.answer_start, 0)
         whole("answer_length", self.answer_length, 1)
 
     @property

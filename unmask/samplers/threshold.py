@@ -11,6 +11,8 @@ from unmask.types import Decision, Needs, Observation
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Threshold:
+    """Commit every position at least this sure, or else the surest."""
+
     min_confidence: float = 0.9
 
     def __post_init__(self) -> None:

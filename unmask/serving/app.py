@@ -22,7 +22,7 @@ from unmask.prompts import tokenizer_of
 from unmask.samplers import SAMPLERS
 from unmask.serving.access import HUNG_UP, Access
 from unmask.serving.api_error import ApiError, as_api_error
-from unmask.serving.choices import Choice, choose
+from unmask.serving.choices import Choice, choose, refusal
 from unmask.serving.engine import Engine
 from unmask.serving.errors import RequestFailed
 from unmask.serving.events import EventStream, events, wait_for_answer
@@ -151,7 +151,7 @@ class Service:
         try:
             return choose(asked, self._settings)
         except ValueError as error:
-            raise as_api_error(error) from None
+            raise refusal(error, asked) from None
 
     def _submit_text(self, prompt: str | list[int], choice: Choice, **how: Any) -> Job:
         """A prompt with a gap in it is filled in; one with escaped gaps only is a plain one."""
@@ -179,7 +179,7 @@ class Service:
             facts["prompt"] = prompt
         if asked.stream:
             return await self._stream(request, asked, choice, submit, chat=chat)
-        job = await self._submit(partial(submit, deadline=asked.deadline))
+        job = await self._submit(asked, partial(submit, deadline=asked.deadline))
         facts["job"] = job.id
         try:
             answer = await wait_for_answer(job, request.receive)
@@ -204,7 +204,7 @@ class Service:
         self._streams += 1
         try:
             candidates = asked.draft_candidates or 0
-            job = await self._submit(partial(submit, deadline=asked.deadline, candidates=candidates))
+            job = await self._submit(asked, partial(submit, deadline=asked.deadline, candidates=candidates))
         except BaseException:
             self._streams -= 1
             raise
@@ -232,10 +232,12 @@ class Service:
         model = self._engine.model
         return Drafts(job.work, tokenizer_of(model), model.info.eos_ids)
 
-    async def _submit(self, submit: Submit) -> Job:
+    async def _submit(self, asked: Common, submit: Submit) -> Job:
         """Hand a request to the engine; a thread encodes it, or a long prompt would hold up everybody."""
         try:
             return await asyncio.to_thread(submit)
+        except ValueError as error:
+            raise refusal(error, asked) from error
         except Exception as error:
             raise as_api_error(error) from error
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, NamedTuple, get_type_hints
 
@@ -11,9 +12,11 @@ from pydantic import TypeAdapter, ValidationError
 from unmask.config import GenerationConfig
 from unmask.samplers import make_sampler
 from unmask.serving.api_error import ApiError
-from unmask.serving.protocol import Common
+from unmask.serving.protocol import ChatRequest, Common
 from unmask.serving.settings import Settings
 from unmask.types import Sampler
+
+WORD = re.compile(r"[a-z]\w*")
 
 
 class Choice(NamedTuple):
@@ -37,15 +40,31 @@ def choose(asked: Common, settings: Settings) -> Choice:
     return Choice(_sampler(asked, settings), name, _config(asked, settings.config))
 
 
+def refusal(error: ValueError, asked: Common) -> ApiError:
+    """What the library says of a setting, in the names of the request, and which field it speaks of."""
+    sentence = WORD.sub(lambda word: asked.names.get(word[0], word[0]), str(error))
+    return ApiError(400, sentence, param=_named(sentence, asked))
+
+
+def _named(sentence: str, asked: Common) -> str | None:
+    """The first field of the request in a sentence; the prompt of a chat is its messages."""
+    for word in WORD.findall(sentence):
+        name = "messages" if word == "prompt" and isinstance(asked, ChatRequest) else word
+        if name in asked.model_fields_set and name != "model":  # of which sentences speak as of a thing
+            return name
+    return None
+
+
 def _sampler(asked: Common, settings: Settings) -> Sampler:
     changes = asked.sampler_fields or {}
     if asked.sampler is None and not changes:
         return settings.sampler
     base = settings.sampler if asked.sampler is None else make_sampler(asked.sampler)
     values = read_fields(base, changes)
-    if asked.sampler is not None:
-        return make_sampler(asked.sampler, **values)
-    made: Sampler = replace(base, **values)  # type: ignore[type-var]
+    try:
+        made: Sampler = replace(base, **values)  # type: ignore[type-var]
+    except ValueError as error:
+        raise ApiError(400, str(error), param="sampler_fields") from None
     return made
 
 

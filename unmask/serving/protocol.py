@@ -101,6 +101,11 @@ class Common(BaseModel):
         """How many tokens are asked for."""
         return self.max_tokens
 
+    @property
+    def names(self) -> dict[str, str]:
+        """What this request calls the settings that it has other names for."""
+        return {"max_new_tokens": "max_tokens", "min_new_tokens": "min_tokens"}
+
 
 class Part(BaseModel):
     """A piece of a message."""
@@ -135,6 +140,11 @@ class ChatRequest(Common):
     @property
     def new_tokens(self) -> int | None:
         return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
+
+    @property
+    def names(self) -> dict[str, str]:
+        given = "max_tokens" if self.max_completion_tokens is None else "max_completion_tokens"
+        return {**super().names, "max_new_tokens": given}
 
 
 class CompletionRequest(Common):
@@ -186,10 +196,24 @@ def parse(kind: type[Asked], body: Mapping[str, Any]) -> Asked:
         asked = kind.model_validate_json(json.dumps(given))
     except ValidationError as error:
         raise _as_sentence(error) from None
+    _check_together(asked)
+    return asked
+
+
+def _check_together(asked: Common) -> None:
+    """Refuse fields that do not go with the others."""
     if asked.draft_candidates is not None and not (asked.stream and asked.drafts):
         sentence = "draft_candidates needs stream and drafts; set both to true, or leave it out"
         raise ApiError(400, sentence, param="draft_candidates")
-    return asked
+    if asked.drafts and not asked.stream:
+        raise ApiError(400, "drafts needs stream; set it to true, or leave drafts out", param="drafts")
+    if isinstance(asked, ChatRequest) and asked.max_tokens not in (None, asked.new_tokens):
+        raise ApiError(
+            400,
+            f"max_tokens and max_completion_tokens must be the same, got {asked.max_tokens} and "
+            f"{asked.new_tokens}; leave one of them out",
+            param="max_completion_tokens",
+        )
 
 
 def _check_neutral(name: str, value: Any, neutral: tuple[Any, ...]) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import signal
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +19,7 @@ from unmask.serving.limits import Limits
 from unmask.serving.metrics import Metrics
 from unmask.serving.settings import Settings
 
+log = logging.getLogger(__name__)
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -27,6 +30,14 @@ class Server(uvicorn.Server):
         super().__init__(config)
         self._engine = engine
         self._signals = 0
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """As uvicorn does it, which says nothing of sockets that it is given."""
+        await super().startup(sockets=sockets)
+        for listener in sockets or ():
+            host, port = listener.getsockname()[:2]
+            name = f"[{host}]" if listener.family == socket.AF_INET6 else host
+            log.info("serving", extra={"url": f"http://{name}:{port}"})
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         self._signals += 1
@@ -67,14 +78,19 @@ def make_server(
 
 
 def serve(
-    model: TextModel, settings: Settings, limits: Limits, *, host: str, port: int, exact: bool | None = None
+    model: TextModel,
+    settings: Settings,
+    limits: Limits,
+    *,
+    sockets: list[socket.socket],
+    exact: bool | None = None,
 ) -> None:
-    """Serve until a signal comes; unless told, `exact` where that costs little."""
+    """Serve on bound sockets until a signal comes; unless told, `exact` where that costs little."""
     if exact is None:
         exact = exact_costs_little(model)
-    engine, server = make_server(model, settings, limits, host=host, port=port, exact=exact)
+    engine, server = make_server(model, settings, limits, exact=exact)
     engine.start()
     try:
-        server.run()
+        server.run(sockets=sockets)
     finally:
         engine.close(now=True)  # connections are closed, so nobody waits for an answer any more

@@ -134,9 +134,11 @@ def read_recipe(path: Path) -> Recipe:
 
 def read_table(path: Path) -> dict[str, Any]:
     """The table in a TOML or JSON file."""
-    text = path.read_text(encoding="utf-8")
     if path.suffix == ".json":
-        table = json.loads(text)
+        try:
+            table = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise ValueError(f"{path} is not valid JSON: {error}") from error
         if not isinstance(table, dict):
             raise ValueError(f"{path} must hold a JSON object, got {type(table).__name__}")
         return table
@@ -145,8 +147,8 @@ def read_table(path: Path) -> dict[str, Any]:
     except ImportError:
         raise ValueError(f"{path} is TOML, which needs Python 3.11; write the recipe as .json") from None
     try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
         raise ValueError(f"{path} is not valid TOML: {error}") from error
 
 
@@ -159,9 +161,10 @@ def parse(kind: type[T], table: Mapping[str, Any], where: str) -> T:
         if name not in known:
             hint = did_you_mean(name, known)
             raise ValueError(f"{where}: unknown field {name!r}; {hint}available: {', '.join(sorted(known))}")
-    for name, entry in known.items():
-        if name not in table and entry.default is MISSING and entry.default_factory is MISSING:
-            raise ValueError(f"{where}: {name} is missing")
+    needed = (entry for entry in known.values() if entry.default is entry.default_factory is MISSING)
+    missing = [entry.name for entry in needed if entry.name not in table]
+    if missing:
+        raise ValueError(f"{where}: {', '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing")
     values = {name: _convert(hints[name], value, f"{where}: {name}") for name, value in table.items()}
     try:
         made: T = kind(**values)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,15 +18,6 @@ from unmask.training.recipe import ModelSpec
 INIT_STD = 0.02
 EMBEDDING_STD = 0.1  # larger: what a token is must not drown in what the layers add, or copying comes late
 EMBEDDING_MULTIPLE = 64  # a width that matrix kernels like
-TOKENIZER_FILES = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "chat_template.jinja",
-    "vocab.json",
-    "merges.txt",
-)
 
 
 def make_model(spec: ModelSpec, *, seed: int, device: torch.device) -> Trunk:
@@ -97,10 +87,3 @@ def token_weights(weights: Weights, tokenizer: Tokenizer, *, vocab_size: int) ->
             raise ValueError(f"weights.tokens: {text!r} must be a single token, got the {len(ids)} ids {ids}")
         table[ids[0]] = weight
     return table
-
-
-def copy_tokenizer(source: Path, folder: Path) -> None:
-    """Copy the files that a tokenizer is read from."""
-    for name in TOKENIZER_FILES:
-        if (source / name).is_file():
-            shutil.copyfile(source / name, folder / name)

@@ -28,7 +28,7 @@ from unmask.training.loader import Batch, Loader, StreamSpec
 from unmask.training.masking import corrupt, step
 from unmask.training.objective import diffusion_loss, loss_scale, token_losses
 from unmask.training.recipe import Recipe, read_recipe
-from unmask.training.setup import copy_tokenizer, make_model, token_weights
+from unmask.training.setup import make_model, token_weights
 
 logger = logging.getLogger(__name__)
 
@@ -259,8 +259,6 @@ class Trainer:
             p.copy_(average)
         self.model.to(torch.bfloat16).requires_grad_(False).eval()
         save(self.model, self.out)
-        assert self.model.folder is not None
-        copy_tokenizer(self.model.folder, self.out)
         (self.out / CHECKPOINT).unlink(missing_ok=True)
         logger.info("saved %s", self.out)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 
 import pytest
@@ -163,6 +164,12 @@ def test_equivalent_formulas_in_other_spellings_count_and_others_do_not():
     other = [("5", "6"), ("12_6", "12_7"), ("(1, 2)", "(2, 1)"), ("x+1", "x-1"), ("5", "")]
     assert equivalent(same) == [True] * len(same)
     assert equivalent(other) == [False] * len(other)
+
+
+def test_without_its_library_a_comparison_says_how_to_get_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "math_verify", None)
+    with pytest.raises(ValueError, match=r"needs the package math-verify; pip install 'unmask\[eval\]'"):
+        equivalent([("1", "2")])
 
 
 def test_a_pair_without_a_verdict_in_time_is_not_equivalent_and_holds_nothing_up(monkeypatch):

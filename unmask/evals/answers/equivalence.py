@@ -74,7 +74,7 @@ class _Verifier:
 @contextmanager
 def _running() -> Iterator[_Verifier]:
     if find_spec("math_verify") is None:
-        raise ImportError("scoring MATH needs the package math-verify; pip install 'unmask[eval]'")
+        raise ValueError("scoring MATH needs the package math-verify; pip install 'unmask[eval]'")
     pipe = subprocess.PIPE
     with subprocess.Popen(
         [sys.executable, str(SCRIPT)], stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True

@@ -1,0 +1,55 @@
+"""The sockets that a server listens on, bound before it takes the time to load a model."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+
+@contextmanager
+def bound(host: str, port: int) -> Iterator[list[socket.socket]]:
+    """A socket for every address of a host. Nobody can connect before it listens."""
+    with ExitStack() as stack:
+        sockets: list[socket.socket] = []
+        for family, address in _addresses(host, port):
+            opened = stack.enter_context(socket.socket(family, socket.SOCK_STREAM))
+            try:
+                _bind(opened, address)
+            except OSError as error:
+                if error.errno == errno.EADDRNOTAVAIL:  # a name may have addresses that are not ours
+                    continue
+                raise ValueError(_refusal(error, host, port)) from None
+            sockets.append(opened)
+        if not sockets:
+            raise ValueError(_no_address(host, os.strerror(errno.EADDRNOTAVAIL)))
+        yield sockets
+
+
+def _addresses(host: str, port: int) -> list[tuple[socket.AddressFamily, Any]]:
+    try:
+        found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except (OSError, UnicodeError) as error:
+        raise ValueError(_no_address(host, getattr(error, "strerror", None) or str(error))) from None
+    return list(dict.fromkeys((family, address) for family, _, _, _, address in found))
+
+
+def _bind(opened: socket.socket, address: Any) -> None:
+    if os.name == "posix":  # elsewhere it would let two servers share a port
+        opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if opened.family == socket.AF_INET6:
+        opened.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)  # IPv4 has a socket of its own
+    opened.bind(address)
+
+
+def _refusal(error: OSError, host: str, port: int) -> str:
+    if error.errno == errno.EADDRINUSE:
+        return f"--port must be free on {host}, got {port}, where another server listens; choose another one"
+    return f"--host and --port must be open to this user, got {host}:{port} ({error.strerror})"
+
+
+def _no_address(host: str, reason: str) -> str:
+    return f"--host must be an address of this machine, got {host!r} ({reason}); 0.0.0.0 means all of them"
