@@ -28,11 +28,18 @@ def test_time_that_is_over_is_a_failure_and_said():
     assert "the time given was over" in result.output
 
 
-def test_an_unknown_benchmark_is_refused_in_one_sentence():
+def test_an_unknown_benchmark_is_refused_and_all_are_listed_in_the_help():
     result = CliRunner().invoke(app, ["bench", "tpu"])
     assert result.exit_code == 2
-    for name in ("gpu", "growth", "same", "cpu", "samplers"):
-        assert name in result.output
+    assert "'gpu'" in result.output
+    listed = CliRunner().invoke(app, ["bench", "--help"]).output
+    assert all(name in listed for name in ("gpu", "growth", "same", "cpu", "samplers"))
+
+
+def test_an_option_of_another_benchmark_is_refused():
+    result = CliRunner().invoke(app, ["bench", "samplers", "--out", "folder"])
+    assert result.exit_code == 2
+    assert "--out" in result.output
 
 
 @pytest.mark.parametrize("what", ["gpu", "growth"])

@@ -28,9 +28,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for function in (generate, chat, infill, compare, samplers, trace, train, serve, score, compare_runs, bench):
+for function in (generate, chat, infill, compare, samplers, trace, train, serve, score, compare_runs):
     app.command()(command(function))
 app.command()(command(reproduce))
+app.add_typer(bench, name="bench")
 app.command("eval")(command(evaluate))  # the function may not hide a builtin
 
 

@@ -7,85 +7,133 @@ from typing import Annotated, Any
 
 import typer
 
-WHAT = {
-    "gpu": "a step at full size",
-    "growth": "a step against the canvas and the batch",
-    "same": "whether every fast path writes the plain one's tokens",
-    "cpu": "less beside base with a small model",
-    "samplers": "the cost of a decision, in units",
-}
-What = Annotated[
-    str, typer.Argument(help="; ".join(f"{name}: {meaning}" for name, meaning in WHAT.items()) + ".")
-]
-Families = Annotated[str, typer.Option("--families", "--family", help="gpu, growth: llada, dream or both.")]
-Ways = Annotated[
-    str | None,
-    typer.Option(
-        "--ways",
-        help="gpu: eager, recorded, compiled, the first is the measure; growth: one of them, else compiled; "
-        "same: kernels, recorded, compiled, prefix, dual, recorded-dual.",
-    ),
-]
+from unmask.cli.command import command
+
+bench = typer.Typer(no_args_is_help=True, help="Time the library on this machine.")
+
+Families = Annotated[str, typer.Option("--families", "--family", help="llada, dream or both.")]
 References = Annotated[
     list[str] | None,
     typer.Option(
         "--reference",
-        help="gpu: PATH.py:FUNCTION, or 'PATH.py:FUNCTION NAME=VALUE', a sampler of other code to time too.",
+        help="PATH.py:FUNCTION, or 'PATH.py:FUNCTION NAME=VALUE', a sampler of other code to time too.",
     ),
-]
-Models = Annotated[
-    str | None, typer.Option("--model", help="same, cpu: shipped models or checkpoint folders.")
 ]
 Device = Annotated[str | None, typer.Option("--device", help="cpu, cuda or cuda:N.")]
 Small = Annotated[bool, typer.Option("--small", help="The same in miniature, on the CPU unless told.")]
-Minutes = Annotated[
-    float, typer.Option("--minutes", help="gpu, growth, same: what does not fit is left out.")
-]
+Minutes = Annotated[float, typer.Option("--minutes", help="What does not fit is left out.")]
 Out = Annotated[Path | None, typer.Option("--out", help="Folder for the results and figures.")]
-Repeat = Annotated[int, typer.Option("--repeat", help="samplers: turns of each.")]
 
 
-def bench(
-    what: What,
+def gpu(
     families: Families = "llada,dream",
-    ways: Ways = None,
+    ways: Annotated[
+        str, typer.Option("--ways", help="Some of these; the first is the measure.")
+    ] = "eager,recorded,compiled",
     reference: References = None,
-    model: Models = None,
     device: Device = None,
     small: Small = False,
     minutes: Minutes = 20.0,
     out: Out = None,
-    repeat: Repeat = 5,
 ) -> None:
-    """Time the library on this machine."""
-    from unmask.checks import one_of
+    """A step at full size: the forward, and what the sampler adds."""
+    from unmask.bench.run_gpu import run_gpu
 
-    one_of("what", what, tuple(WHAT))
-    if what == "samplers":
-        from unmask.bench.samplers import run_samplers
+    _end(
+        run_gpu(
+            families=_names(families),
+            ways=_names(ways),
+            references=reference or (),
+            device=device,
+            small=small,
+            minutes=minutes,
+            out=out,
+            say=typer.echo,
+        )
+    )
 
-        run_samplers(device or "cpu", repeat)
-        return
-    common: dict[str, Any] = {"small": small, "out": out, "say": typer.echo}
-    limits: dict[str, Any] = {"device": device, "minutes": minutes}
-    chosen: dict[str, Any] = {} if ways is None else {"ways": _names(ways)}
-    if what == "gpu":
-        from unmask.bench.run_gpu import run_gpu
 
-        content = run_gpu(families=_names(families), references=reference or (), **chosen, **limits, **common)
-    elif what == "growth":
-        from unmask.bench.growth import run_growth
+def growth(
+    families: Families = "llada,dream",
+    ways: Annotated[str, typer.Option("--ways", help="eager, recorded or compiled.")] = "compiled",
+    device: Device = None,
+    small: Small = False,
+    minutes: Minutes = 20.0,
+    out: Out = None,
+) -> None:
+    """A step against the canvas and the batch."""
+    from unmask.bench.growth import run_growth
 
-        content = run_growth(families=_names(families), way=ways or "compiled", **limits, **common)
-    elif what == "same":
-        from unmask.bench.same import MODELS, run_same
+    _end(
+        run_growth(
+            families=_names(families),
+            way=ways,
+            device=device,
+            small=small,
+            minutes=minutes,
+            out=out,
+            say=typer.echo,
+        )
+    )
 
-        models = MODELS if model is None else _names(model)
-        content = run_same(models=models, **chosen, **limits, **common)
-    else:
-        from unmask.bench.cpu import MODEL, run_cpu
 
-        content = run_cpu(model=model or MODEL, **common)
+def same(
+    model: Annotated[
+        str, typer.Option("--model", "-m", help="Shipped models or checkpoint folders.")
+    ] = "mini-llada,mini-dream",
+    ways: Annotated[
+        str, typer.Option("--ways", help="Some of these.")
+    ] = "kernels,recorded,compiled,prefix,dual,recorded-dual",
+    device: Device = None,
+    small: Small = False,
+    minutes: Minutes = 20.0,
+    out: Out = None,
+) -> None:
+    """Whether every fast path writes the plain one's tokens."""
+    from unmask.bench.same import run_same
+
+    _end(
+        run_same(
+            models=_names(model),
+            ways=_names(ways),
+            device=device,
+            small=small,
+            minutes=minutes,
+            out=out,
+            say=typer.echo,
+        )
+    )
+
+
+def cpu(
+    model: Annotated[
+        str, typer.Option("--model", "-m", help="A shipped model or a checkpoint folder.")
+    ] = "mini-llada",
+    small: Small = False,
+    out: Out = None,
+) -> None:
+    """`less` beside `base` with a small model."""
+    from unmask.bench.cpu import run_cpu
+
+    _end(run_cpu(model=model, small=small, out=out, say=typer.echo))
+
+
+def samplers(
+    device: Annotated[str, typer.Option("--device", help="cpu, cuda or cuda:N.")] = "cpu",
+    repeat: Annotated[int, typer.Option("--repeat", min=1, help="Turns of each.")] = 5,
+) -> None:
+    """The cost of a decision, in passes over the logits."""
+    from unmask.bench.samplers import run_samplers
+
+    run_samplers(device, repeat)
+
+
+for function in (gpu, growth, same, cpu, samplers):
+    bench.command()(command(function))
+
+
+def _end(content: dict[str, Any]) -> None:
+    """End with code 1 if anything was wrong or missing."""
     if content["problems"]:
         raise typer.Exit(1)
 
