@@ -430,6 +430,21 @@ def test_a_model_that_fails_on_one_request_still_answers_the_others(nonsense: bo
 
 
 @dataclass(frozen=True)
+class Short(TextToy):
+    """A model that leaves out a column."""
+
+    def __call__(self, tokens: Tensor, attend: Tensor | None, window: slice, cache: Cache | None) -> Tensor:
+        return super().__call__(tokens, attend, window, cache)[:, 1:]
+
+
+def test_logits_of_a_wrong_shape_end_a_request_with_a_sentence() -> None:
+    with Engine(Short(Toy(eos_ids=(), vocab_size=12))) as engine:
+        job = engine.submit([2], config=GenerationConfig(max_new_tokens=4))
+        with pytest.raises(RequestFailed, match=r"logits of shape \[1, 4, 12\]"):
+            job.result(20)
+
+
+@dataclass(frozen=True)
 class Ban9(Counting):
     """Never writes the token 9."""
 

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from unmask.contract import checked_logits
 from unmask.course import View
 from unmask.draw import NoiseSource, RowNoise
 from unmask.loop import decide, fill, settle
@@ -44,7 +45,8 @@ def forward(model: MaskedLM, lanes: Sequence[Lane], device: torch.device) -> lis
     ]
     window = slice(min(part.start for part in moved), max(part.stop for part in moved))
     with torch.no_grad():
-        logits = model(tokens.to(device), None if attend is None else attend.to(device), window, None)
+        said = model(tokens.to(device), None if attend is None else attend.to(device), window, None)
+    logits = checked_logits(said, len(lanes), window.stop - window.start, model.info)
     return [
         row[part.start - window.start : part.stop - window.start]
         for row, part in zip(logits, moved, strict=True)
