@@ -41,7 +41,10 @@ PromptText = Annotated[
 Tasks = Annotated[
     str | None,
     typer.Option(
-        "--task", metavar="NAME,...", help="Ask an item of these tasks instead, and judge the answers."
+        "--task",
+        "--tasks",
+        metavar="NAME,...",
+        help="Ask an item of these tasks instead, and judge the answers.",
     ),
 ]
 Place = Annotated[int, typer.Option("--item", min=0, help="Which item of each task.")]

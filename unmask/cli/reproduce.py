@@ -47,7 +47,11 @@ class ReproduceOptions:
     tasks: Annotated[
         str | None,
         typer.Option(
-            "--tasks", metavar="A,B,...", show_default="all of the model's", help="Only these tasks."
+            "--tasks",
+            "--task",
+            metavar="A,B,...",
+            show_default="all of the model's",
+            help="Only these tasks.",
         ),
     ] = None
     limit: Annotated[int | None, typer.Option("--limit", min=1, help=LIMIT)] = None
