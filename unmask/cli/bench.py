@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,22 +20,33 @@ References = Annotated[
         help="PATH.py:FUNCTION, or 'PATH.py:FUNCTION NAME=VALUE', a sampler of other code to time too.",
     ),
 ]
-Device = Annotated[str | None, typer.Option("--device", help="cpu, cuda or cuda:N.")]
-Small = Annotated[bool, typer.Option("--small", help="The same in miniature, on the CPU unless told.")]
-Minutes = Annotated[float, typer.Option("--minutes", help="What does not fit is left out.")]
-Out = Annotated[Path | None, typer.Option("--out", help="Folder for the results and figures.")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SmallOptions:
+    """How much is run, and where the results go."""
+
+    small: Annotated[bool, typer.Option("--small", help="The same in miniature, on the CPU unless told.")] = (
+        False
+    )
+    out: Annotated[Path | None, typer.Option("--out", help="Folder for the results and figures.")] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions(SmallOptions):
+    """The same, on which device, and for how long."""
+
+    device: Annotated[str | None, typer.Option("--device", help="cpu, cuda or cuda:N.")] = None
+    minutes: Annotated[float, typer.Option("--minutes", help="What does not fit is left out.")] = 20.0
 
 
 def gpu(
+    options: RunOptions,
     families: Families = "llada,dream",
     ways: Annotated[
         str, typer.Option("--ways", help="Some of these; the first is the measure.")
     ] = "eager,recorded,compiled",
     reference: References = None,
-    device: Device = None,
-    small: Small = False,
-    minutes: Minutes = 20.0,
-    out: Out = None,
 ) -> None:
     """A step at full size: the forward, and what the sampler adds."""
     from unmask.bench.run_gpu import run_gpu
@@ -44,78 +56,48 @@ def gpu(
             families=_names(families),
             ways=_names(ways),
             references=reference or (),
-            device=device,
-            small=small,
-            minutes=minutes,
-            out=out,
             say=typer.echo,
+            **asdict(options),
         )
     )
 
 
 def growth(
+    options: RunOptions,
     families: Families = "llada,dream",
     ways: Annotated[str, typer.Option("--ways", help="eager, recorded or compiled.")] = "compiled",
-    device: Device = None,
-    small: Small = False,
-    minutes: Minutes = 20.0,
-    out: Out = None,
 ) -> None:
     """A step against the canvas and the batch."""
     from unmask.bench.growth import run_growth
 
-    _end(
-        run_growth(
-            families=_names(families),
-            way=ways,
-            device=device,
-            small=small,
-            minutes=minutes,
-            out=out,
-            say=typer.echo,
-        )
-    )
+    _end(run_growth(families=_names(families), way=ways, say=typer.echo, **asdict(options)))
 
 
 def same(
+    options: RunOptions,
     model: Annotated[
         str, typer.Option("--model", "-m", help="Shipped models or checkpoint folders.")
     ] = "mini-llada,mini-dream",
     ways: Annotated[
         str, typer.Option("--ways", help="Some of these.")
     ] = "kernels,recorded,compiled,prefix,dual,recorded-dual",
-    device: Device = None,
-    small: Small = False,
-    minutes: Minutes = 20.0,
-    out: Out = None,
 ) -> None:
     """Whether every fast path writes the plain one's tokens."""
     from unmask.bench.same import run_same
 
-    _end(
-        run_same(
-            models=_names(model),
-            ways=_names(ways),
-            device=device,
-            small=small,
-            minutes=minutes,
-            out=out,
-            say=typer.echo,
-        )
-    )
+    _end(run_same(models=_names(model), ways=_names(ways), say=typer.echo, **asdict(options)))
 
 
 def cpu(
+    options: SmallOptions,
     model: Annotated[
         str, typer.Option("--model", "-m", help="A shipped model or a checkpoint folder.")
     ] = "mini-llada",
-    small: Small = False,
-    out: Out = None,
 ) -> None:
     """`less` beside `base` with a small model."""
     from unmask.bench.cpu import run_cpu
 
-    _end(run_cpu(model=model, small=small, out=out, say=typer.echo))
+    _end(run_cpu(model=model, say=typer.echo, **asdict(options)))
 
 
 def samplers(
