@@ -75,9 +75,10 @@ def paper_methods(family: str, task: str) -> dict[str, Sampler]:
 
 
 def more_methods(family: str, task: str) -> dict[str, Sampler]:
-    """The four, the two other readings of LESS, and confidence alone."""
+    """The four, KLASS and LESS in their other forms, and confidence alone."""
     return {
         **paper_methods(family, task),
+        "KLASS 0.9 / 0.01": KLASS(),
         "LESS, Algorithm 1": SAMPLERS["less-paper"],
         "LESS, released code": SAMPLERS["less-released"],
         **THRESHOLDS,
