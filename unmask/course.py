@@ -62,6 +62,7 @@ class Taken(NamedTuple):
     canvas: Canvas
     changed: Tensor  # [B] bool, rows that committed anything
     broken: Tensor  # [B] bool, rows whose logits are no numbers
+    go_on: Callable[[], None] | None = None  # to be called as soon as every row is known to need a forward
 
 
 Course = Generator[Turn, Taken, None]
@@ -99,6 +100,8 @@ def course(
             index, hand = index + 1, dial[step % DIAL][None]
             taken = yield Turn(canvas, number, block, window, view, started, hand, index)
             canvas = taken.canvas
+            if step + 1 == block.budget and not fill_leftovers:
+                taken = taken._replace(go_on=None)
             over = _over(canvas, done, over)
             view = _look(
                 *(canvas, window, block, eos_ids, over),
@@ -135,7 +138,8 @@ def _look(
 ) -> View:
     """What is left after what was `taken` in `step`; None: everything is new.
 
-    This is the one host read of a step, so it also says which rows had broken logits in it.
+    This is the one host read of a step, so it also says which rows had broken logits in it. The device waits
+    for what the host does next, so a forward that is needed for certain starts here.
     """
     tokens = canvas.tokens[:, window]
     generated = canvas.tokens[:, canvas.start :] if eos_ids else None
@@ -154,6 +158,8 @@ def _look(
     )
     runs, changed, broken = read(packed, 3)
     _check_logits(broken, step)
+    if taken is not None and taken.go_on is not None and len(changed) == len(running):
+        taken.go_on()
     return View(masked, active, running, fresh, len(runs), len(changed))
 
 

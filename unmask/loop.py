@@ -152,6 +152,7 @@ class _Run:
     block: int = -1  # the number of the last turn's
     now: Prediction | None = None
     seen: Turn | None = None  # the last turn that `now` was asked for
+    ahead: tuple[Canvas, Tensor] | None = None  # what the model says of a canvas, asked for ahead of its turn
     began: Tensor | None = None  # rows [n] that run in this block, where they are fewer than all
     memory: Memory = field(default_factory=Memory)
 
@@ -180,7 +181,7 @@ class _Run:
             view.forward,
             leftover=turn.leftover,
         )
-        return step, Taken(canvas, *outcome)
+        return step, Taken(canvas, *outcome, self.head_start(canvas, turn.window))
 
     @property
     def compiled(self) -> bool:
@@ -209,6 +210,23 @@ class _Run:
             self.now = self.renewed(turn)
         self.seen = turn
         return self.now
+
+    def head_start(self, canvas: Canvas, window: slice) -> Callable[[], None] | None:
+        """Starts the next forward of this block, if it is of all rows."""
+        if not self.model.info.compiled or self.began is not None:
+            return None
+
+        def go_on() -> None:
+            self.now = None  # the last logits go before the next ones come
+            self.ahead = canvas, self.say(canvas, window)
+
+        return go_on
+
+    def say(self, canvas: Canvas, window: slice) -> Tensor:
+        """What the model says of the window: hidden states, if its head comes later, or logits."""
+        model = self.model if self.headed is None else self.headed[0].look
+        said: Tensor = model(canvas.tokens, canvas.attend, window, self.cache)
+        return said
 
     def renewed(self, turn: Turn) -> Prediction:
         """The prediction after a forward of the rows that need one."""
@@ -242,8 +260,10 @@ class _Run:
 
     def forward(self, canvas: Canvas, window: slice) -> Prediction:
         """One forward pass, without the tokens that may not be written."""
-        info, given = self.model.info, (canvas.tokens, canvas.attend, window, self.cache)
-        say = partial(
+        info, ahead = self.model.info, self.ahead
+        said = ahead[1] if ahead is not None and ahead[0] is canvas else self.say(canvas, window)
+        self.ahead = None
+        sum_up = partial(
             predict,
             top_k=self.sampler.needs.top_k,
             banned=self.options.banned(info),
@@ -252,15 +272,14 @@ class _Run:
         )
         width = window.stop - window.start
         if self.headed is None:
-            return say(checked_logits(self.model(*given), len(canvas.tokens), width, info))
+            return sum_up(checked_logits(said, len(canvas.tokens), width, info))
         model, weight = self.headed
-        states = model.look(*given)
-        rows = max(1, MOST_LOGITS // (info.vocab_size * states.shape[1]))
+        rows = max(1, MOST_LOGITS // (info.vocab_size * said.shape[1]))
         parts = [
-            say(checked_logits(model.logits(part), len(part), width, info)).without_logits()
-            for part in torch.split(states, rows)
+            sum_up(checked_logits(model.logits(part), len(part), width, info)).without_logits()
+            for part in torch.split(said, rows)
         ]
-        return replace(Prediction.join(parts), origin=Origin(states, weight))
+        return replace(Prediction.join(parts), origin=Origin(said, weight))
 
     def decide(self, now: Prediction, turn: Turn) -> tuple[Decision, Tensor, Outcome]:
         """What the sampler decides, what it writes, and what comes of it."""

@@ -26,10 +26,12 @@ def tiny(family: str, **options: object) -> unmask.models.trunk.Trunk:
     return compile(model, **options) if options else model
 
 
-def decoded(model, prompts, *, cache=None, sampler="less", length=32, block=16, **options) -> unmask.Result:
+def decoded(
+    model, prompts, *, cache=None, sampler="less", length=32, block=16, steps=32, **options
+) -> unmask.Result:
     info = model.info
     canvas = unmask.blank(prompts, length, mask_id=info.mask_id, pad_id=info.pad_id, device=DEVICE)
-    blocks = unmask.plan(canvas.start, length, steps=length, block_length=block)
+    blocks = unmask.plan(canvas.start, length, steps=steps, block_length=block)
     held = None if cache is None else unmask.BlockCache(cache, refresh_every=4)
     return unmask.decode(
         model, canvas, unmask.make_sampler(sampler), blocks, unmask.Options(**options), cache=held
@@ -88,6 +90,23 @@ def test_what_is_compiled_for_one_sampler_does_not_stop_another(traced):
         for sampler in ("threshold", "klass", "less", "base"):
             ways = [decoded(model, PROMPTS["batch"], sampler=sampler, block=block) for model in (plain, fast)]
             assert torch.equal(ways[0].tokens, ways[1].tokens), (family, sampler)
+
+
+@pytest.mark.parametrize("cache", [None, "block"])
+@pytest.mark.parametrize("steps", [8, 32])
+@pytest.mark.parametrize("fill_leftovers", [True, False])
+def test_forwards_that_start_early_are_those_that_were_to_run(traced, cache, steps, fill_leftovers):
+    plain, fast = tiny("llada_tiny"), tiny("llada_tiny", layers=False)
+    fast.info = replace(fast.info, compiled=True)
+    runner, calls = fast.runner, []
+    fast.runner = lambda *given: calls.append(given) or runner(*given)
+    for sampler in ("less", "threshold"):
+        wanted = {"cache": cache, "sampler": sampler, "steps": steps, "fill_leftovers": fill_leftovers}
+        expected, result = (decoded(model, PROMPTS["batch"], **wanted) for model in (plain, fast))
+        assert torch.equal(expected.tokens, result.tokens)
+        assert torch.equal(expected.forwards, result.forwards)
+        assert expected.evaluations == result.evaluations == len(calls)
+        calls.clear()
 
 
 def test_forgotten_recordings_take_their_keys_and_values_along():

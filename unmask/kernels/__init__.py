@@ -25,6 +25,17 @@ def usable(logits: Tensor, top_k: int) -> bool:
     )
 
 
+def attends(weight: Tensor, head_size: int) -> bool:
+    """Whether a kernel can mix values here, in this precision and with heads of this size."""
+    return (
+        weight.is_cuda
+        and weight.dtype in (torch.bfloat16, torch.float16)  # in float32 the torch path is the exact one
+        and head_size in (16, 32, 64, 128)
+        and os.environ.get(SWITCH) != "0"
+        and _installed()
+    )
+
+
 @cache
 def _installed() -> bool:
     return find_spec("triton") is not None

@@ -11,6 +11,7 @@ from __future__ import annotations
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
@@ -19,6 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from unmask import kernels
 from unmask.models.layers import Attention, Store, SwiGLU
 from unmask.models.trunk import Trunk
 from unmask.types import Cache
@@ -49,6 +51,7 @@ def compile(
                 module.join()
     if layers:
         _allow_shapes(MOST_SHAPES)
+        _fuse_attention(model)
         for module in (*model.layers, model.norm):
             module.compile(dynamic=False)
     model.info = replace(model.info, compiled=layers)
@@ -61,6 +64,17 @@ def _allow_shapes(count: int) -> None:
     from torch._dynamo import config
 
     config.cache_size_limit = max(config.cache_size_limit, count)
+
+
+def _fuse_attention(model: Trunk) -> None:
+    """Mix with our own kernel, where it can be used."""
+    weight = model.norm.weight
+    if kernels.attends(weight, model.shape.head_size):
+        from unmask.kernels.attention import fused_attend
+
+        for module in model.modules():
+            if isinstance(module, Attention):
+                module.mix = fused_attend
 
 
 class Key(NamedTuple):
@@ -155,30 +169,39 @@ class Runner:
     def _work(self, kept: Kept | None) -> Work:
         model = self.model
 
-        def work(tokens: Tensor, index: Tensor, attend: Tensor | None = None) -> Tensor:
+        def work(
+            tokens: Tensor,
+            index: Tensor,
+            attend: Tensor | None = None,
+            *,
+            pause: Callable[[], None] = lambda: None,
+        ) -> Tensor:
             stores: Sequence[Store | None] = [None] * len(model.layers)
             if kept is not None:
                 stores = [Slot(keys, values, index) for keys, values in kept.layers]
-            states: Tensor = model.through_layers(tokens, attend, index, stores)
+            states: Tensor = model.through_layers(tokens, attend, index, stores, pause)
             return states
 
         return work
 
 
 class Recording:
-    """Work on tokens, an index and perhaps more, recorded once and replayed; a call overwrites its output."""
+    """Work on tokens, an index and perhaps more, recorded once and replayed; a call overwrites its output.
+
+    It is cut in two where the work pauses: to launch some hundred kernels takes the host 0.1 ms, and for all
+    but the first few the device need not wait.
+    """
 
     def __init__(self, work: Work, columns: int, inputs: Sequence[Tensor], pool: Any) -> None:
         self.work = work
         tokens, *rest = inputs
         self.inputs = [F.pad(tokens, (0, columns - tokens.shape[1])), *(given.clone() for given in rest)]
         self.given = rest  # what the copies were made from
-        self.graph = torch.cuda.CUDAGraph() if self.inputs[0].is_cuda else None
+        self.graphs: list[torch.cuda.CUDAGraph] = []
         self.output: Tensor | None = None
-        if self.graph is not None:
+        if self.inputs[0].is_cuda:
             self._warm_up()
-            with torch.cuda.graph(self.graph, pool=pool):
-                self.output = work(*self.inputs)
+            self.output = self._record(pool)
 
     def _warm_up(self) -> None:
         stream = torch.cuda.Stream()  # type: ignore[no-untyped-call, unused-ignore]
@@ -188,6 +211,17 @@ class Recording:
                 self.work(*self.inputs)
         torch.cuda.current_stream().wait_stream(stream)
 
+    def _record(self, pool: Any) -> Tensor:
+        with ExitStack() as recorder:
+
+            def next_graph() -> None:
+                recorder.close()
+                self.graphs.append(torch.cuda.CUDAGraph())
+                recorder.enter_context(torch.cuda.graph(self.graphs[-1], pool=pool))
+
+            next_graph()
+            return self.work(*self.inputs, pause=next_graph)
+
     def __call__(self, *inputs: Tensor) -> Tensor:
         tokens, *rest = inputs
         self.inputs[0][:, : tokens.shape[1]].copy_(tokens)  # what stands behind is not attended to
@@ -195,9 +229,10 @@ class Recording:
             if given is not last:
                 held.copy_(given)
         self.given = rest
-        if self.graph is None or self.output is None:
+        if self.output is None:
             return self.work(*self.inputs)
-        self.graph.replay()
+        for graph in self.graphs:
+            graph.replay()
         return self.output
 
 

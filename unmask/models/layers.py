@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 Rope = tuple[Tensor, Tensor]  # cosine and sine, [1 or B, 1, n, D / 2] float32
 Store = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]  # fresh keys and values in, all of them out
+Mix = Callable[[Tensor, Tensor, Tensor, "Tensor | None"], Tensor]  # as `attend` has it
 
 
 class RMSNorm(nn.Module):
@@ -48,6 +49,15 @@ def key_mask(attend: Tensor | None) -> Tensor | None:
     return (attend | ~attend.any(-1, keepdim=True))[:, None, None]
 
 
+def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
+    """What queries [B, H, n, D] see of keys and values [B, H / groups, N, D], [B, n, H * D]."""
+    groups = query.shape[1] // key.shape[1]
+    if groups > 1:  # enable_gqa would leave the fast kernels when there is a mask
+        key, value = (t.repeat_interleave(groups, dim=1) for t in (key, value))
+    mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
+    return mixed.transpose(1, 2).flatten(2)
+
+
 class Joined:
     """Linear layers with the same input as one matrix; a product of few rows fills a GPU better with it."""
 
@@ -79,12 +89,12 @@ class Attention(nn.Module):
     def __init__(self, size: int, *, heads: int, key_heads: int, head_size: int, bias: bool) -> None:
         super().__init__()
         self.head_size = head_size
-        self.groups = heads // key_heads
         self.query = nn.Linear(size, heads * head_size, bias=bias)
         self.key = nn.Linear(size, key_heads * head_size, bias=bias)
         self.value = nn.Linear(size, key_heads * head_size, bias=bias)
         self.output = nn.Linear(heads * head_size, size, bias=False)
         self.joined: Joined | None = None
+        self.mix: Mix = attend  # or what says the same faster, see compiled.py
 
     def join(self) -> None:
         """From now on compute queries, keys and values in one product."""
@@ -101,10 +111,7 @@ class Attention(nn.Module):
         query, key = rotate(query, rope), rotate(key, rope)
         if store is not None:
             key, value = store(key, value)
-        if self.groups > 1:  # enable_gqa would leave the fast kernels when there is a mask
-            key, value = (t.repeat_interleave(self.groups, dim=1) for t in (key, value))
-        mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
-        output: Tensor = self.output(mixed.transpose(1, 2).flatten(2))
+        output: Tensor = self.output(self.mix(query, key, value, mask))
         return output
 
     def _split(self, x: Tensor) -> Tensor:

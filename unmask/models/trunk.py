@@ -131,9 +131,17 @@ class Trunk(nn.Module):
         return self.through_layers(tokens, attend, columns, stores)
 
     def through_layers(
-        self, tokens: Tensor, attend: Tensor | None, columns: slice | Tensor, stores: Sequence[Store | None]
+        self,
+        tokens: Tensor,
+        attend: Tensor | None,
+        columns: slice | Tensor,
+        stores: Sequence[Store | None],
+        pause: Callable[[], None] = lambda: None,
     ) -> Tensor:
-        """Hidden states of the columns [n], given where each layer keeps its keys and values."""
+        """Hidden states of the columns [n], given where each layer keeps its keys and values.
+
+        `pause` is called after the first layer.
+        """
         change: Tensor = self.embed(tokens[:, columns])
         x = torch.zeros_like(change, dtype=torch.float32)  # adds up too many terms for bfloat16
         positions = self.positions(tokens, attend)[:, columns]
@@ -141,6 +149,8 @@ class Trunk(nn.Module):
         mask = key_mask(attend)
         for layer, store in zip(self.layers, stores, strict=True):
             x, change = layer(x, change, rope, mask, store)
+            if layer is self.layers[0]:
+                pause()
         return x + change
 
     def logits(self, states: Tensor) -> Tensor:

@@ -1,0 +1,75 @@
+"""The fused attention says what the torch path says. Without a GPU, Triton interprets the kernel."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+if DEVICE == "cpu":
+    os.environ["TRITON_INTERPRET"] = "1"  # read when triton is imported
+pytest.importorskip("triton")
+
+from unmask.kernels.attention import attend as fused  # noqa: E402
+from unmask.kernels.attention import fused_attend  # noqa: E402
+from unmask.models.layers import attend, key_mask  # noqa: E402
+
+# the interpreter has no products of bfloat16
+DTYPES = [torch.float16, torch.bfloat16] if DEVICE == "cuda" else [torch.float16]
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy's, on inf - inf
+
+
+def heads(rows: int, count: int, columns: int, size: int, seed: int) -> Tensor:
+    """Random numbers as a projection leaves them: a head's columns do not lie side by side."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(rows, columns, count, size, generator=generator).transpose(1, 2)
+
+
+def check(query: Tensor, key: Tensor, value: Tensor, attended: Tensor | None, dtype: torch.dtype) -> None:
+    """The kernel's answer is the torch path's in float32, up to the rounding of the dtype."""
+    mask = key_mask(attended)
+    given_ = [part.to(DEVICE, dtype) for part in (query, key, value)]
+    answer = fused(*given_, None if mask is None else mask.to(DEVICE)).float().cpu()
+    expected = attend(*(part.float().cpu() for part in given_), mask)
+    assert answer.shape == expected.shape
+    torch.testing.assert_close(answer, expected, rtol=0, atol=2e-2 if dtype == torch.bfloat16 else 2e-3)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    rows=st.sampled_from([1, 2]),
+    groups=st.sampled_from([1, 3]),
+    queries=st.sampled_from([1, 31, 33, 65]),
+    columns=st.sampled_from([1, 63, 64, 100]),
+    size=st.sampled_from([16, 64]),
+    padding=st.sampled_from([None, 0.0, 0.5, 1.0]),
+    dtype=st.sampled_from(DTYPES),
+    seed=st.integers(0, 2**30),
+)
+def test_the_kernel_agrees_with_the_torch_path(rows, groups, queries, columns, size, padding, dtype, seed):
+    query = heads(rows, 2 * groups, queries, size, seed)
+    key, value = (heads(rows, 2, columns, size, seed + i) for i in (1, 2))
+    attended = None
+    if padding is not None:
+        attended = torch.rand(rows, columns, generator=torch.Generator().manual_seed(seed)) >= padding
+    check(query, key, value, attended, dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_large_scores_neither_overflow_nor_lose_the_best_key(dtype):
+    query, key = torch.zeros(1, 1, 3, 16), torch.zeros(1, 1, 130, 16)
+    query[..., 0], key[0, 0, 77, 0] = 200.0, 200.0
+    value = heads(1, 1, 130, 16, 0)
+    check(query, key, value, None, dtype)
+
+
+@pytest.mark.skipif(DEVICE == "cpu", reason="torch.compile runs the operation itself, which needs a GPU")
+def test_a_compiled_layer_mixes_with_the_kernel():
+    query, key, value = (heads(2, 4, 40, 64, seed).to(DEVICE, torch.bfloat16) for seed in range(3))
+    compiled = torch.compile(lambda *given: fused_attend(*given, None) * 2, dynamic=False)
+    torch.testing.assert_close(compiled(query, key, value), fused(query, key, value, None) * 2)
