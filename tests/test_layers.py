@@ -30,7 +30,7 @@ MAY_IMPORT = {  # module -> the modules of unmask that it may know
     "loop": TOOLS | {"contract", "course", "fuse", "memory"},
     "guidance": TOOLS,
     "result": TOOLS | {"contract", "loop"},
-    "models": {"types", "models"},
+    "models": {"types", "kernels", "models"},
     "trace": {"types"},
     "trace_page": {"trace"},
     "ray_cluster": set(),

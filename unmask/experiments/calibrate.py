@@ -190,14 +190,14 @@ def _picture(found: Sequence[Cells], chosen: Mapping[str, str], target: Target) 
                 place.errorbar(
                     cost,
                     gap.value,
-                    yerr=[[max(0.0, gap.value - gap.low)], [max(0.0, gap.high - gap.value)]],
+                    yerr=drawing.reach(gap),
                     fmt="*" if mine else "o",
                     markersize=12 if mine else 4,
                     color=drawing.COLOURS[1] if mine else drawing.COLOURS[7],
                     zorder=3 if mine else 2,
                     capsize=2,
                     linewidth=1,
-                    label="chosen" if mine else "_",
+                    label="chosen" if mine else "other settings",
                 )
             if target.max_steps is None:
                 place.axhline(-target.max_loss, color="#000000", linewidth=1, linestyle="--", label="target")

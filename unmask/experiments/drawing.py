@@ -31,6 +31,8 @@ STYLE: Any = {
 }
 DPI = 160
 COLUMN = 1.9  # inches of a legend's column
+CEILING = 101.0  # percent, so that 100 has a place on a logarithmic axis of errors
+TICKS = (0, 20, 40, 60, 70, 80, 85, 90, 95, 98, 100)
 
 
 def panels(
@@ -65,10 +67,18 @@ def look(place: int) -> dict[str, Any]:
 
 
 def legend(figure: Figure, axes: Axes, *, columns: int = 4) -> None:
-    """One legend for all panels, below them, no wider than they are."""
+    """One legend for all panels, below them, no wider than they are; each name once."""
     handles, labels = axes.get_legend_handles_labels()
+    named = dict(zip(labels, handles, strict=True))
     fitting = min(columns, int(figure.get_figwidth() // COLUMN))
-    figure.legend(handles, labels, loc="outside lower center", ncols=fitting, frameon=False, fontsize=8)
+    figure.legend(
+        list(named.values()),
+        list(named),
+        loc="outside lower center",
+        ncols=fitting,
+        frameon=False,
+        fontsize=8,
+    )
 
 
 def log_axis(axes: Axes) -> None:
@@ -79,6 +89,23 @@ def log_axis(axes: Axes) -> None:
     axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.xaxis.set_minor_formatter(NullFormatter())
+
+
+def accuracy_axis(axes: Axes) -> None:
+    """A y axis for what is drawn next, with logarithmic errors: no bad method presses the others together."""
+    import numpy as np
+    from matplotlib.ticker import FixedLocator, FuncFormatter
+
+    def up(accuracy: Any) -> Any:
+        return -np.log10(np.maximum(CEILING - accuracy, 0.1))
+
+    def back(height: Any) -> Any:
+        return np.round(CEILING - 10.0**-height, 9)  # one value alone comes back as one, not as a tiny range
+
+    axes.set_yscale("function", functions=(up, back))
+    axes.yaxis.set_major_locator(FixedLocator(TICKS))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.set_ylabel("mean accuracy, % (log errors)")
 
 
 def bars(
@@ -114,11 +141,14 @@ def bars(
     axes.set_xlabel(label)
     axes.set_title(title)
     if zero:
+        axes.use_sticky_edges = False  # else bars that all go to one side begin at the frame
+        axes.autoscale_view(scaley=False)
         axes.axvline(0, color="#333333", linewidth=0.8)
 
 
 def points(axes: Axes, found: Mapping[str, tuple[Estimate, Estimate]], *, title: str) -> None:
     """Accuracy over forwards with intervals both ways."""
+    accuracy_axis(axes)
     for place, (name, (cost, quality)) in enumerate(found.items()):
         axes.errorbar(
             cost.value,
@@ -126,16 +156,15 @@ def points(axes: Axes, found: Mapping[str, tuple[Estimate, Estimate]], *, title:
             xerr=reach(cost),
             yerr=reach(quality),
             label=name,
-            markersize=7,
-            markeredgecolor="white",
-            markeredgewidth=0.6,
+            markersize=8,
+            markerfacecolor="none",  # two methods at one place are both seen
+            markeredgewidth=1.2,
             capsize=2,
             linewidth=1,
             **look(place),
         )
     log_axis(axes)
     axes.set_xlabel("forward passes per sample")
-    axes.set_ylabel("mean accuracy, %")
     axes.set_title(title)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from unmask.experiments import drawing, methods, stats
 from unmask.experiments.audit import Trail, audited
@@ -21,18 +21,32 @@ if TYPE_CHECKING:
 BINS = 20  # of a trajectory, from its first step to its last
 FINAL = 0.75  # where the final quarter begins
 BAR = 5.0  # percent, the paper's bound for it
+FEWEST = 5  # samples behind a point that is drawn
 
 
-def curve(trails: Sequence[Trail]) -> list[float | None]:
-    """Percent of masked positions that flip, by share of the trajectory; None: no position was watched."""
+class Share(NamedTuple):
+    """Percent of masked positions that flip in a part of the trajectories; None: no position was watched."""
+
+    percent: float | None
+    samples: int  # that had a position to watch
+
+
+def curve(trails: Sequence[Trail]) -> list[Share]:
+    """How many positions flip, by share of the trajectory."""
     flips, watched = [0] * BINS, [0] * BINS
-    for trail in trails:
+    samples: list[set[int]] = [set() for _ in range(BINS)]
+    for number, trail in enumerate(trails):
         steps = len(trail.flips)
         for step in range(steps):
             place = step * BINS // steps
             flips[place] += trail.flips[step]
             watched[place] += trail.watched[step]
-    return [100 * flip / seen if seen else None for flip, seen in zip(flips, watched, strict=True)]
+            if trail.watched[step]:
+                samples[place].add(number)
+    return [
+        Share(100 * flip / seen if seen else None, len(those))
+        for flip, seen, those in zip(flips, watched, samples, strict=True)
+    ]
 
 
 def quarter(trails: Sequence[Trail], *, final: bool) -> Estimate:
@@ -58,8 +72,14 @@ def _build(lab: Lab, results: Results) -> Report:
         first, last = quarter(found, final=False), quarter(found, final=True)
         rows.append((short(model), methods.title(task), first.shown(), last.shown(), str(len(found))))
         data += [
-            {"model": short(model), "task": task, "trajectory": (place + 0.5) / BINS, "flip_percent": rate}
-            for place, rate in enumerate(curve(found))
+            {
+                "model": short(model),
+                "task": task,
+                "trajectory": (place + 0.5) / BINS,
+                "flip_percent": share.percent,
+                "samples": share.samples,
+            }
+            for place, share in enumerate(curve(found))
         ]
         where = f"{short(model)}, {methods.title(task)}"
         findings.append(below(f"{where}: at most {BAR:g} % flip in the final quarter", last, BAR, unit="%"))
@@ -75,9 +95,7 @@ def _picture(lab: Lab, trails: dict[tuple[str, str], list[Trail]]) -> Picture:
             found = {}
             for (of, task), mine in trails.items():
                 if of == model:
-                    rates = list(enumerate(curve(mine)))
-                    seen = [(100 * (at + 0.5) / BINS, rate) for at, rate in rates if rate is not None]
-                    found[methods.title(task)] = ([at for at, _ in seen], [rate for _, rate in seen])
+                    found[methods.title(task)] = _drawn(curve(mine), min(FEWEST, len(mine)))
             place.axvspan(100 * FINAL, 100, color="#EEEEEE", zorder=0)
             drawing.lines(place, found, title=short(model))
             place.set_xlim(0, 100)
@@ -87,7 +105,21 @@ def _picture(lab: Lab, trails: dict[tuple[str, str], list[Trail]]) -> Picture:
         drawing.legend(figure, axes[0])
         return figure
 
-    return Picture("flip-rate", "Flips of the top-1 token under LESS; the final quarter is shaded.", draw)
+    caption = (
+        "Flips of the top-1 token under LESS; the final quarter is shaded. Points of fewer than "
+        f"{FEWEST} samples are not drawn."
+    )
+    return Picture("flip-rate", caption, draw)
+
+
+def _drawn(shares: Sequence[Share], fewest: int) -> tuple[list[float], list[float]]:
+    """Where the points stand: a position or two of a single text say nothing."""
+    kept = [
+        (100 * (at + 0.5) / BINS, share.percent)
+        for at, share in enumerate(shares)
+        if share.percent is not None and share.samples >= fewest
+    ]
+    return [across for across, _ in kept], [up for _, up in kept]
 
 
 EXPERIMENT = Experiment(

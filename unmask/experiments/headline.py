@@ -78,7 +78,7 @@ def _savings(cells: Cells) -> Table:
 
 def _picture(found: Sequence[Cells]) -> Picture:
     def draw() -> Figure:
-        figure, axes = drawing.panels(len(found), height=3.4)
+        figure, axes = drawing.panels(len(found), height=3.8)
         for place, cells in zip(axes, found, strict=True):
             values = {
                 label: (stats.forwards(outcomes), stats.accuracy(outcomes))

@@ -21,6 +21,7 @@ formula, of their paired differences by Agresti and Min's, joined over tasks by 
 bootstrap over samples. A finding holds or does not hold only where its whole interval says so, else it is
 undecided; of so many intervals, some miss the truth by chance.
 """
+READING = "reading.md"  # in the folder of the records, written by people
 
 
 def write_page(
@@ -35,7 +36,8 @@ def write_page(
     """Write the page, with its figures from the folder `drawn` beside it; absent experiments are named."""
     figures = path.parent / path.stem
     figures.mkdir(parents=True, exist_ok=True)
-    parts = [HEAD, _origin(lab, outcomes), _summary(reports), _glance(lab, reports)]
+    read = _reading(lab.settings.out / READING)
+    parts = [HEAD, _origin(lab, outcomes), _summary(reports), *read, _glance(lab, reports)]
     if absent:
         parts.append(f"Left out, because records are missing: {', '.join(absent)}.\n")
     for experiment, report in reports.items():
@@ -70,6 +72,13 @@ def _summary(reports: Mapping[Experiment, Report]) -> str:
     counts = {word: sum(one.verdict == word for one in findings) for word in get_args(Verdict)}
     told = ", ".join(f"{word}: {count}" for word, count in counts.items())
     return f"{len(findings)} findings: {told}.\n"
+
+
+def _reading(file: Path) -> list[str]:
+    """What people wrote about these records, where they did."""
+    if not file.is_file():
+        return []
+    return [f"## In plain words\n\n{file.read_text(encoding='utf-8').strip()}\n"]
 
 
 def _glance(lab: Lab, reports: Mapping[Experiment, Report]) -> str:

@@ -115,6 +115,7 @@ def _picture(found: Sequence[Cells]) -> Picture:
     def draw() -> Figure:
         figure, axes = drawing.panels(len(found), height=3.6)
         for place, cells in zip(axes, found, strict=True):
+            drawing.accuracy_axis(place)
             swept = _swept(cells)
             kept = [swept[name] for name in frontier(swept)]
             dots = list(swept.values())
@@ -135,7 +136,6 @@ def _picture(found: Sequence[Cells]) -> Picture:
                 base, color=drawing.COLOURS[0], linewidth=1, linestyle="--", label="accuracy of Base"
             )
             place.set_xlabel("reverse steps per sample")
-            place.set_ylabel("mean accuracy, %")
             place.set_title(short(cells.model))
         drawing.legend(figure, axes[0], columns=3)
         return figure

@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from unmask.experiments import get_experiment
+from unmask.experiments.page import write_page
+from unmask.experiments.report import Finding, Report
+
+ROOT = Path(__file__).parents[2]
+QUOTED = re.compile(r"\S+ \[[^\[\]]+, [^\[\]]+\]")  # a number and its interval, as pages print them
+
+
+def page_of(lab, folder):
+    """The page of one experiment with one finding."""
+    report = Report(findings=(Finding("llada: water is wet", "holds", "1.00 [0.90, 1.10] points"),))
+    write_page(folder / "page.md", lab, {get_experiment("drop-one"): report}, [], drawn=folder)
+    return (folder / "page.md").read_text(encoding="utf-8")
+
+
+def test_a_reading_is_quoted_between_the_counts_and_what_holds(make_lab, tmp_path):
+    lab = make_lab()
+    without = page_of(lab, tmp_path)
+    assert "In plain words" not in without
+    lab.settings.out.mkdir(exist_ok=True)
+    (lab.settings.out / "reading.md").write_text("Water is wet, to 10⁻³.\n\n", encoding="utf-8")
+    section = "## In plain words\n\nWater is wet, to 10⁻³.\n\n"
+    before, after = page_of(lab, tmp_path).split(section)
+    assert before + after == without
+    assert before.endswith("1 findings: holds: 1, does not hold: 0, undecided: 0.\n\n")
+    assert after.startswith("## What holds\n")
+
+
+def test_every_number_of_the_reading_stands_in_the_tables_and_findings():
+    reading = (ROOT / "results" / "reading.md").read_text(encoding="utf-8").strip()
+    before, after = (ROOT / "docs" / "results.md").read_text(encoding="utf-8").split(reading)
+    numbers = QUOTED.findall(" ".join(reading.split()))
+    assert numbers
+    assert [number for number in numbers if number not in before and number not in after] == []
