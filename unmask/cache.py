@@ -34,6 +34,11 @@ class BlockCache:
         """Decoding moves on to these columns; the next forward runs the whole canvas."""
         self._block, self._age = block, 0
 
+    @property
+    def steady(self) -> bool:
+        """Whether asking for the columns twice is the same as asking once."""
+        return self._age > 0 and self.refresh_every is None
+
     def columns(self, need: slice, n: int) -> slice:
         """The columns, `need` among them, that the model must run now on a canvas of n columns."""
         if self._block is None:

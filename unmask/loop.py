@@ -215,12 +215,23 @@ class _Run:
         """Starts the next forward of this block, if it is of all rows."""
         if not self.model.info.compiled or self.began is not None:
             return None
+        say = self.ready(canvas, window)
 
         def go_on() -> None:
             self.now = None  # the last logits go before the next ones come
-            self.ahead = canvas, self.say(canvas, window)
+            self.ahead = canvas, say()
 
         return go_on
+
+    def ready(self, canvas: Canvas, window: slice) -> Callable[[], Tensor]:
+        """`say`, to be called if it is wanted; what the host can do before, it does now, as it has time."""
+        steady = self.cache is None or getattr(self.cache, "steady", False)
+        if self.headed is not None and steady and hasattr(self.headed[0], "ready"):
+            ready: Callable[[], Tensor] = self.headed[0].ready(
+                canvas.tokens, canvas.attend, window, self.cache
+            )
+            return ready
+        return partial(self.say, canvas, window)
 
     def say(self, canvas: Canvas, window: slice) -> Tensor:
         """What the model says of the window: hidden states, if its head comes later, or logits."""

@@ -18,7 +18,7 @@ def test_a_small_run_ends_well_and_leaves_its_results(tmp_path):
     words = ["bench", "gpu", "--small", "--families", "dream", "--ways", "eager", "--out", str(tmp_path)]
     result = CliRunner().invoke(app, words)
     assert result.exit_code == 0, result.output
-    assert "| B = 1: step of `less`, no cache |" in result.output
+    assert "| B = 1: step of `less`, no cache, mean of a run |" in result.output
     assert list(json.loads((tmp_path / "gpu.json").read_text())["families"]) == ["dream"]
 
 

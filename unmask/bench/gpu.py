@@ -68,8 +68,7 @@ class Added(TypedDict):
     """What a sampler adds to a forward, in milliseconds."""
 
     forward_ms: float
-    step_ms: float
-    forwards: int
+    step_ms: float | None  # None: the run took no more steps than one of half as many
 
 
 @torch.no_grad()
@@ -80,6 +79,7 @@ def measure(
     device: torch.device,
     *,
     small: bool,
+    caches: Sequence[str] = tuple(CACHES),
     references: Sequence[Reference] = (),
 ) -> None:
     """Check and time every family in every way; the results are in the report."""
@@ -88,7 +88,7 @@ def measure(
         report.say(f"{NAMES[family]}: making the weights")
         bench = Bench(full_size(family, device, small=small), SMALL if small else Sizes(), device)
         results = report.content["families"].setdefault(family, {"name": NAMES[family]})
-        _measure_family(report, bench, ways, references, results)
+        _measure_family(report, bench, ways, caches, references, results)
         del bench
         gc.collect()
 
@@ -104,6 +104,7 @@ def _measure_family(
     report: Report,
     bench: Bench,
     ways: Sequence[str],
+    caches: Sequence[str],
     references: Iterable[Reference],
     results: dict[str, Any],
 ) -> None:
@@ -116,10 +117,10 @@ def _measure_family(
         report.say(f"{results['name']}: {way}")
         if (options := WAYS[way]) is not None:
             compile(bench.model, bucket=bench.sizes.block, **options)
-        _measure_way(report, bench, results.setdefault(way, {}))
+        _measure_way(report, bench, caches, results.setdefault(way, {}))
 
 
-def _measure_way(report: Report, bench: Bench, found: dict[str, Any]) -> None:
+def _measure_way(report: Report, bench: Bench, caches: Sequence[str], found: dict[str, Any]) -> None:
     """What matters most comes first; caches last, as keys and values that are kept would count as memory."""
     for batch in bench.sizes.batches:
         report.attempt(found, f"forward_b{batch}", partial(bench.forward, batch))
@@ -129,11 +130,12 @@ def _measure_way(report: Report, bench: Bench, found: dict[str, Any]) -> None:
                 timed = found.setdefault("samplers", {})
                 report.attempt(timed, sampler, partial(bench.added, sampler))
             report.attempt(found, "parts", bench.parts)
-    report.attempt(found, "same_tokens", bench.compare)
-    for batch in bench.sizes.batches:
-        report.attempt(found, f"block_b{batch}", partial(bench.block_forward, batch))
-        for cache in ("dual", "prefix"):
+    for cache in [name for name in ("dual", "prefix") if name in caches]:
+        for batch in bench.sizes.batches:
+            if cache == "dual":
+                report.attempt(found, f"block_b{batch}", partial(bench.block_forward, batch))
             report.attempt(found, f"step_b{batch}_{cache}", partial(bench.step, batch, cache))
+    report.attempt(found, "same_tokens", partial(bench.compare, caches))
 
 
 class Bench:
@@ -147,10 +149,10 @@ class Bench:
 
     # ---- checks
 
-    def compare(self) -> dict[str, float]:
+    def compare(self, caches: Sequence[str]) -> dict[str, float]:
         """Share of tokens that a run has in common with the same run of the first way, for every cache."""
         shares = {}
-        for cache in CACHES:
+        for cache in caches:
             tokens = self.decode(1, cache, steps=self.sizes.budgets[0]).generated
             expected = self.expected.setdefault(cache, tokens)
             shares[cache] = float((tokens == expected).float().mean())
@@ -203,57 +205,62 @@ class Bench:
         return self._milliseconds(partial(self.model, tokens, None, window, cache))
 
     def step(self, batch: int, cache: str) -> dict[str, Any]:
-        """Milliseconds of a reverse step of `less`, from a whole run: every wait of the host and the forwards
-        that refresh a cache included."""
+        """Milliseconds of a reverse step of `less`: the mean of a whole run, every wait of the host and the
+        forwards that refresh a cache included, and of one step more."""
         budget = dict(zip(self.sizes.batches, self.sizes.budgets, strict=True))[batch]
-        run = partial(self.decode, batch, cache, steps=budget)
+        run = partial(self.decode, batch, cache)
         watch_memory(self.device)
-        result = run()  # records and compiles, which takes memory that stays taken
-        times = 2 if batch == 1 else 1
-        taken = min(seconds(run, self.device) for _ in range(times))
-        found = {"ms": taken * 1e3 / result.evaluations, "forwards": result.evaluations}
-        found |= memory_peaks(self.device, above=self.all_bytes())
+        result = run(steps=budget)  # records and compiles, which takes memory that stays taken
+        found: dict[str, Any] = {**memory_peaks(self.device, above=self.all_bytes())}
+        times = 3 if batch == 1 else 1
+        taken = min(seconds(partial(run, steps=budget), self.device) for _ in range(times))
+        found |= {"ms": taken * 1e3 / result.evaluations, "forwards": result.evaluations}
         if cache == "none":
-            return found
-        # with twice the steps there are as many refreshes, so the rest of the time went into the blocks
-        longer = partial(self.decode, batch, cache, steps=2 * budget)
-        more = longer().evaluations - result.evaluations
-        extra = min(seconds(longer, self.device) for _ in range(times)) - taken
-        return found | {"inside_ms": extra * 1e3 / more if more else None}
+            return found | self._beside_a_forward(batch, partial(self._forwards, run), budget, times)
+        # with twice the steps there are as many refreshes, so what it takes longer went into the blocks
+        inside = self._one_more(partial(self._forwards, run), budget, 2 * budget, times)
+        return found | {"inside_ms": inside}
 
     def added(self, sampler: str) -> Added:
         """A step of a sampler beside its forward, on one row without a cache."""
-        run = partial(self.decode, 1, "none", steps=self.sizes.budgets[0], sampler=sampler)
-        result = run()
-        taken = min(seconds(run, self.device) for _ in range(2))
-        return Added(
-            forward_ms=self.forward(1),
-            step_ms=taken * 1e3 / result.evaluations,
-            forwards=result.evaluations,
-        )
+        run = partial(self._forwards, partial(self.decode, 1, "none", sampler=sampler))
+        return self._beside_a_forward(1, run, self.sizes.budgets[0], times=3)
 
     def reference(self, reference: Reference) -> Added:
         """A step of other code's sampler beside its forward, which has the head on every column."""
         model, canvas = Published(self.model), self.canvas(1)
         prompt = canvas.tokens[:, : canvas.start]
-        run = partial(
-            reference.call,
-            model,
-            prompt,
-            steps=self.sizes.budgets[0],
-            length=self.sizes.length,
-            block=self.sizes.block,
-        )
-        run()
-        forwards = model.forwards
-        if forwards == 0:
-            raise ValueError(f"{reference.name} did not run the model that it was given")
-        taken = min(seconds(run, self.device) for _ in range(2))
-        return Added(
-            forward_ms=self._milliseconds(partial(model, canvas.tokens)),
-            step_ms=taken * 1e3 / forwards,
-            forwards=forwards,
-        )
+
+        def run(steps: int) -> int:
+            before = model.forwards
+            reference.call(model, prompt, steps=steps, length=self.sizes.length, block=self.sizes.block)
+            if model.forwards == before:
+                raise ValueError(f"{reference.name} did not run the model that it was given")
+            return model.forwards - before
+
+        budget = self.sizes.budgets[0]
+        step = self._one_more(run, budget // 2, budget, times=1)
+        return Added(forward_ms=self._milliseconds(partial(model, canvas.tokens)), step_ms=step)
+
+    def _beside_a_forward(self, batch: int, run: Callable[[int], int], budget: int, times: int) -> Added:
+        """One step more of a run, between two measurements of a forward: a GPU slows down as it warms up."""
+        before = self.forward(batch)
+        step = self._one_more(run, budget // 2, budget, times)
+        return Added(forward_ms=(before + self.forward(batch)) / 2, step_ms=step)
+
+    def _one_more(self, run: Callable[[int], int], few: int, many: int, times: int) -> float | None:
+        """Milliseconds of every forward that a run of many steps makes more than one of few: what both do
+        once cancels out. `run` takes the steps and says how many forwards it made."""
+        more = run(many) - run(few)
+        if more <= 0:
+            return None
+        spans = [[seconds(partial(run, steps), self.device) for steps in (few, many)] for _ in range(times)]
+        shorter, longer = (min(span[place] for span in spans) for place in (0, 1))
+        return (longer - shorter) * 1e3 / more
+
+    @staticmethod
+    def _forwards(run: Callable[..., Result], steps: int) -> int:
+        return run(steps=steps).evaluations
 
     def parts(self) -> list[Part]:
         """Where the time of a step without a cache goes."""

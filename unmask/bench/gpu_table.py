@@ -30,8 +30,8 @@ def table(content: Mapping[str, Any]) -> str:
     """The results as Markdown, one column per way to run each family."""
     columns = [(family, way) for family in content["families"].values() for way in WAYS if way in family]
     rows: dict[str, Callable[[Any], str]] = {
-        "tokens as eager: no cache / prefix / dual": lambda way: " / ".join(
-            f"{share:.0%}" for share in way["same_tokens"].values()
+        "tokens as in the first way": lambda way: ", ".join(
+            f"{cache} {share:.1%}" for cache, share in way["same_tokens"].items()
         )
     }
     for batch in content["batches"]:
@@ -54,8 +54,13 @@ def _batch_rows(batch: int) -> dict[str, Callable[[Any], str]]:
         return f"{value if isinstance(value, float) else value['ms']:.2f}"
 
     def added(way: Any) -> str:
-        forward, step = way[f"forward_b{batch}"], way[f"step_b{batch}_none"]["ms"]
-        return f"{step - forward:.2f} ({(step - forward) / step:.1%})"
+        found = way[f"step_b{batch}_none"]
+        forward, step = found["forward_ms"], found["step_ms"]
+        return "-" if step is None else f"{step - forward:.2f} ({(step - forward) / step:.1%})"
+
+    def one_more(way: Any) -> str:
+        value = way[f"step_b{batch}_none"]["step_ms"]
+        return "-" if value is None else f"{value:.2f}"
 
     def inside(way: Any) -> str:
         value = way[f"step_b{batch}_dual"]["inside_ms"]
@@ -67,7 +72,8 @@ def _batch_rows(batch: int) -> dict[str, Callable[[Any], str]]:
 
     return {
         f"B = {batch}: forward": partial(ms, f"forward_b{batch}"),
-        f"B = {batch}: step of `less`, no cache": partial(ms, f"step_b{batch}_none"),
+        f"B = {batch}: step of `less`, no cache, mean of a run": partial(ms, f"step_b{batch}_none"),
+        f"B = {batch}: one step more": one_more,
         f"B = {batch}: of it, all but the forward": added,
         f"B = {batch}: forward of a block, dual cache": partial(ms, f"block_b{batch}"),
         f"B = {batch}: step, prefix cache": partial(ms, f"step_b{batch}_prefix"),
@@ -91,7 +97,8 @@ def _added_lines(content: Mapping[str, Any]) -> Iterator[str]:
         timed = {f"`{name}`, {way}": row for way in WAYS for name, row in _samplers(family, way)}
         for name, row in {**timed, **family.get("references", {})}.items():
             forward, step = row["forward_ms"], row["step_ms"]
-            yield f"| {family['name']}: {name} | {forward:.2f} | {step:.2f} | {step - forward:+.2f} |"
+            cells = "- | -" if step is None else f"{step:.2f} | {step - forward:+.2f}"
+            yield f"| {family['name']}: {name} | {forward:.2f} | {cells} |"
 
 
 def _samplers(family: Mapping[str, Any], way: str) -> Iterable[tuple[str, Any]]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from unmask.bench.gpu import NAMES, SMALL, WAYS, Sizes, measure
+from unmask.bench.gpu import CACHES, NAMES, SMALL, WAYS, Sizes, measure
 from unmask.bench.gpu_table import table, wrong
 from unmask.bench.parts import draw_parts, parts_table
 from unmask.bench.place import pick_place
@@ -20,6 +20,7 @@ def run_gpu(
     *,
     families: Sequence[str] = tuple(NAMES),
     ways: Sequence[str] = tuple(WAYS),
+    caches: Sequence[str] = tuple(CACHES),
     references: Sequence[str] = (),
     device: str | None = None,
     small: bool = False,
@@ -30,10 +31,11 @@ def run_gpu(
     """The results, which are also in `out`/gpu.json, with the figure beside it, and said as tables."""
     some_of("families", families, NAMES)
     some_of("ways", ways, WAYS)
+    some_of("caches", caches, CACHES)
     others = [*released(), *map(Reference.read, references)]
     place = pick_place(device, small=small)
-    options = [("families", ",".join(families)), ("ways", ",".join(ways)), ("device", place.type)]
-    options += [("minutes", f"{minutes:g}")]
+    options = [("families", ",".join(families)), ("ways", ",".join(ways)), ("caches", ",".join(caches))]
+    options += [("device", place.type), ("minutes", f"{minutes:g}")]
     options += [("reference", other.name) for other in others[len(RULES) :]]  # without this machine's folders
     content: dict[str, Any] = {
         "command": command("gpu", options, small=small),
@@ -42,7 +44,7 @@ def run_gpu(
     }
     path = None if out is None else out / "gpu.json"
     report = Report(content, path, time.monotonic() + minutes * 60, say)
-    measure(report, families, ways, place, small=small, references=others)
+    measure(report, families, ways, place, small=small, caches=caches, references=others)
     for sentence in wrong(content):
         report.problem(sentence)
     say(f"\n{table(content)}")

@@ -46,6 +46,7 @@ def gpu(
     ways: Annotated[
         str, typer.Option("--ways", help="Some of these; the first is the measure.")
     ] = "eager,recorded,compiled",
+    caches: Annotated[str, typer.Option("--caches", help="Some of these.")] = "none,prefix,dual",
     reference: References = None,
 ) -> None:
     """A step at full size: the forward, and what the sampler adds."""
@@ -55,6 +56,7 @@ def gpu(
         run_gpu(
             families=_names(families),
             ways=_names(ways),
+            caches=_names(caches),
             references=reference or (),
             say=typer.echo,
             **asdict(options),

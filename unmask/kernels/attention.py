@@ -7,8 +7,6 @@ zero. This one reads the keys of a group where they are and writes what the next
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 import triton
 import triton.language as tl
@@ -17,18 +15,7 @@ from torch import Tensor
 LOG2_E = 1.4426950408889634
 
 
-class Tile(NamedTuple):
-    """How the work is cut."""
-
-    queries: int
-    keys: int
-    warps: int
-    stages: int
-
-
-def tile(queries: int) -> Tile:
-    """The cut for so many queries: few of them need small pieces to fill the GPU."""
-    return Tile(32, 64, 4, 3) if queries <= 128 else Tile(64, 64, 4, 3)
+QUERIES, KEYS = 64, 64  # of a piece of work
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
@@ -39,8 +26,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Te
     """
     rows, heads, n, size = query.shape
     out = _empty(query, key, value, mask)
-    cut = tile(n)
-    _attend[(triton.cdiv(n, cut.queries), rows * heads)](
+    _attend[(triton.cdiv(n, QUERIES), rows * heads)](
         query,
         key,
         value,
@@ -56,10 +42,10 @@ def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Te
         GROUPS=heads // key.shape[1],
         SIZE=size,
         MASKED=mask is not None,
-        QUERIES=cut.queries,
-        KEYS=cut.keys,
-        num_warps=cut.warps,
-        num_stages=cut.stages,
+        QUERIES=QUERIES,
+        KEYS=KEYS,
+        num_warps=4,
+        num_stages=3,
     )
     return out
 

@@ -14,8 +14,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-CHUNK = 512  # columns
-TOGETHER = 8  # chunks that one program reads
+CHUNK = 256  # columns
+TOGETHER = 16  # chunks that one program reads
 REMOVED: Any = tl.constexpr(-(2**63))
 LAST_ID: Any = tl.constexpr(2**31 - 1)
 

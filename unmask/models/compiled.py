@@ -11,7 +11,6 @@ from __future__ import annotations
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
@@ -21,11 +20,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from unmask import kernels
-from unmask.models.layers import Attention, Store, SwiGLU
+from unmask.models.layers import Attention, Store, SwiGLU, attend
 from unmask.models.trunk import Trunk
 from unmask.types import Cache
 
 WARMUPS = 3  # runs before a recording, in which libraries choose kernels and take their workspaces
+SHORT = 512  # queries of all rows up to which our attention is the faster one on an H200
+SHORT_GROUPED = 4096  # the same for heads that share keys
 MOST_SHAPES = 256  # compiled variants of a layer and of a decision
 Model = TypeVar("Model", bound=Trunk)
 Work = Callable[..., Tensor]
@@ -67,14 +68,21 @@ def _allow_shapes(count: int) -> None:
 
 
 def _fuse_attention(model: Trunk) -> None:
-    """Mix with our own kernel, where it can be used."""
-    weight = model.norm.weight
-    if kernels.attends(weight, model.shape.head_size):
-        from unmask.kernels.attention import fused_attend
+    """Let our own kernel mix short canvases, where it can be used."""
+    if not kernels.attends(model.norm.weight, model.shape.head_size):
+        return
+    from unmask.kernels.attention import fused_attend
 
-        for module in model.modules():
-            if isinstance(module, Attention):
-                module.mix = fused_attend
+    # what is longer is faster with the library's, which repeats the keys of grouped heads
+    short = SHORT if model.shape.heads == model.shape.key_heads else SHORT_GROUPED
+
+    def mix(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
+        queries = query.shape[0] * query.shape[2]
+        return (fused_attend if queries <= short else attend)(query, key, value, mask)
+
+    for module in model.modules():
+        if isinstance(module, Attention):
+            module.mix = mix
 
 
 class Key(NamedTuple):
@@ -101,7 +109,10 @@ class Runner:
         self.pool = torch.cuda.graph_pool_handle() if model.norm.weight.is_cuda else None
 
     @torch.no_grad()
-    def __call__(self, tokens: Tensor, attend: Tensor | None, columns: slice, cache: Cache | None) -> Tensor:
+    def ready(
+        self, tokens: Tensor, attend: Tensor | None, columns: slice, cache: Cache | None
+    ) -> Callable[[], Tensor]:
+        """Puts everything in its place; what is returned plays, before anything else is made ready."""
         rows, n = tokens.shape
         width = -(-n // self.bucket) * self.bucket
         whole = columns == slice(0, n)
@@ -110,8 +121,9 @@ class Runner:
         attend = self._attend(attend, tokens, width)
         key = Key(rows, width, len(index), attend is not None, cache is not None)
         inputs = (tokens, index) if attend is None else (tokens, index, attend)
-        states = self._recording(key, kept, inputs)(*inputs)
-        return states[:, : columns.stop - columns.start]
+        recording = self._recording(key, kept, inputs)
+        recording.place(*inputs)
+        return lambda: recording.play()[:, : columns.stop - columns.start]
 
     def _index(self, columns: slice, device: torch.device) -> Tensor:
         """The columns as numbers."""
@@ -169,39 +181,30 @@ class Runner:
     def _work(self, kept: Kept | None) -> Work:
         model = self.model
 
-        def work(
-            tokens: Tensor,
-            index: Tensor,
-            attend: Tensor | None = None,
-            *,
-            pause: Callable[[], None] = lambda: None,
-        ) -> Tensor:
+        def work(tokens: Tensor, index: Tensor, attend: Tensor | None = None) -> Tensor:
             stores: Sequence[Store | None] = [None] * len(model.layers)
             if kept is not None:
                 stores = [Slot(keys, values, index) for keys, values in kept.layers]
-            states: Tensor = model.through_layers(tokens, attend, index, stores, pause)
+            states: Tensor = model.through_layers(tokens, attend, index, stores)
             return states
 
         return work
 
 
 class Recording:
-    """Work on tokens, an index and perhaps more, recorded once and replayed; a call overwrites its output.
-
-    It is cut in two where the work pauses: to launch some hundred kernels takes the host 0.1 ms, and for all
-    but the first few the device need not wait.
-    """
+    """Work on tokens, an index and perhaps more, recorded once and replayed, which overwrites its output."""
 
     def __init__(self, work: Work, columns: int, inputs: Sequence[Tensor], pool: Any) -> None:
         self.work = work
         tokens, *rest = inputs
         self.inputs = [F.pad(tokens, (0, columns - tokens.shape[1])), *(given.clone() for given in rest)]
         self.given = rest  # what the copies were made from
-        self.graphs: list[torch.cuda.CUDAGraph] = []
+        self.graph = torch.cuda.CUDAGraph() if self.inputs[0].is_cuda else None
         self.output: Tensor | None = None
-        if self.inputs[0].is_cuda:
+        if self.graph is not None:
             self._warm_up()
-            self.output = self._record(pool)
+            with torch.cuda.graph(self.graph, pool=pool):
+                self.output = work(*self.inputs)
 
     def _warm_up(self) -> None:
         stream = torch.cuda.Stream()  # type: ignore[no-untyped-call, unused-ignore]
@@ -211,28 +214,21 @@ class Recording:
                 self.work(*self.inputs)
         torch.cuda.current_stream().wait_stream(stream)
 
-    def _record(self, pool: Any) -> Tensor:
-        with ExitStack() as recorder:
-
-            def next_graph() -> None:
-                recorder.close()
-                self.graphs.append(torch.cuda.CUDAGraph())
-                recorder.enter_context(torch.cuda.graph(self.graphs[-1], pool=pool))
-
-            next_graph()
-            return self.work(*self.inputs, pause=next_graph)
-
-    def __call__(self, *inputs: Tensor) -> Tensor:
+    def place(self, *inputs: Tensor) -> None:
+        """Take these inputs for the next play."""
         tokens, *rest = inputs
         self.inputs[0][:, : tokens.shape[1]].copy_(tokens)  # what stands behind is not attended to
         for held, given, last in zip(self.inputs[1:], rest, self.given, strict=True):
             if given is not last:
                 held.copy_(given)
         self.given = rest
-        if self.output is None:
+
+    @torch.no_grad()
+    def play(self) -> Tensor:
+        """What comes of the inputs in their places."""
+        if self.graph is None or self.output is None:
             return self.work(*self.inputs)
-        for graph in self.graphs:
-            graph.replay()
+        self.graph.replay()
         return self.output
 
 

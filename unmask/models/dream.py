@@ -11,7 +11,6 @@ from torch import Tensor
 
 from unmask.models.config import positive, require, size, special_ids
 from unmask.models.trunk import Shape, Trunk
-from unmask.types import Cache
 
 SUPPORTED = {"hidden_act": "silu", "use_sliding_window": False, "use_mrope": False}
 
@@ -54,15 +53,16 @@ class Dream(Trunk):
             return super().positions(tokens, attend)
         return (attend.cumsum(-1) - 1).masked_fill(~attend, 1)
 
-    def look(self, tokens: Tensor, attend: Tensor | None, window: slice, cache: Cache | None) -> Tensor:
-        first = max(window.start - 1, 0)
-        states = self.states(tokens, attend, slice(first, window.stop), cache)
+    def predicting(self, window: slice) -> slice:
+        return slice(max(window.start - 1, 0), window.stop)
+
+    def align(self, states: Tensor, attend: Tensor | None, window: slice) -> Tensor:
         if window.start == 0:  # column 0 has none before it and predicts itself
             states = torch.cat([states[:, :1], states], dim=1)
         before, own = states[:, :-1], states[:, 1:]
         if attend is None:
             return before
-        attend = attend[:, first : window.stop - 1]
+        attend = attend[:, max(window.start - 1, 0) : window.stop - 1]
         if window.start == 0:
             attend = F.pad(attend, (1, 0), value=True)
         # a row's first real column has none before it either

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -48,8 +48,14 @@ class Shape:
             )
 
 
-# tokens [B, N], attend, the columns to run, a cache -> hidden states of those columns, before the last norm
-Runner = Callable[[Tensor, "Tensor | None", slice, "Cache | None"], Tensor]
+class Runner(Protocol):
+    """What runs the layers in place of `Trunk.run`, see compiled.py."""
+
+    def ready(
+        self, tokens: Tensor, attend: Tensor | None, columns: slice, cache: Cache | None
+    ) -> Callable[[], Tensor]:
+        """`Trunk.run` of these, to be called when the answer is wanted."""
+        ...
 
 
 class Layer(nn.Module):
@@ -83,7 +89,7 @@ class Trunk(nn.Module):
     names: ClassVar[dict[str, str]] = {}
     folder: Path | None = None  # where the checkpoint came from
     tokenizer: Tokenizer | None = None
-    runner: Runner | None = None  # what runs the layers in place of `run`, see compiled.py
+    runner: Runner | None = None
 
     def __init__(self, config: Mapping[str, object], shape: Shape, info: ModelInfo) -> None:
         super().__init__()
@@ -106,7 +112,22 @@ class Trunk(nn.Module):
 
     def look(self, tokens: Tensor, attend: Tensor | None, window: slice, cache: Cache | None) -> Tensor:
         """The hidden states that predict the window's columns, [B, W, size]."""
-        return self.states(tokens, attend, window, cache)
+        return self.ready(tokens, attend, window, cache)()
+
+    def ready(
+        self, tokens: Tensor, attend: Tensor | None, window: slice, cache: Cache | None
+    ) -> Callable[[], Tensor]:
+        """`look`, to be called when the answer is wanted; what the host can do before is done."""
+        states = self.ready_states(tokens, attend, self.predicting(window), cache)
+        return lambda: self.align(states(), attend, window)
+
+    def predicting(self, window: slice) -> slice:
+        """The columns whose hidden states predict those of the window."""
+        return window
+
+    def align(self, states: Tensor, attend: Tensor | None, window: slice) -> Tensor:
+        """Of the hidden states of the predicting columns, the one for each column of the window."""
+        return states
 
     @property
     def head_weight(self) -> Tensor | None:
@@ -119,11 +140,18 @@ class Trunk(nn.Module):
 
     def states(self, tokens: Tensor, attend: Tensor | None, need: slice, cache: Cache | None) -> Tensor:
         """Normed hidden states of the columns in `need`, [B, n, size]."""
+        return self.ready_states(tokens, attend, need, cache)()
+
+    def ready_states(
+        self, tokens: Tensor, attend: Tensor | None, need: slice, cache: Cache | None
+    ) -> Callable[[], Tensor]:
+        """The same, to be called when they are wanted."""
         n = tokens.shape[1]
         columns = slice(0, n) if cache is None else cache.columns(need, n)
-        x = (self.runner or self.run)(tokens, attend, columns, cache)
-        states: Tensor = self.norm(x[:, need.start - columns.start : need.stop - columns.start])
-        return states
+        part = slice(need.start - columns.start, need.stop - columns.start)
+        ready = partial(partial, self.run) if self.runner is None else self.runner.ready
+        run = ready(tokens, attend, columns, cache)
+        return lambda: self.norm(run()[:, part])
 
     def run(self, tokens: Tensor, attend: Tensor | None, columns: slice, cache: Cache | None) -> Tensor:
         """Hidden states of some columns after the last layer, [B, n, size]."""
@@ -131,17 +159,9 @@ class Trunk(nn.Module):
         return self.through_layers(tokens, attend, columns, stores)
 
     def through_layers(
-        self,
-        tokens: Tensor,
-        attend: Tensor | None,
-        columns: slice | Tensor,
-        stores: Sequence[Store | None],
-        pause: Callable[[], None] = lambda: None,
+        self, tokens: Tensor, attend: Tensor | None, columns: slice | Tensor, stores: Sequence[Store | None]
     ) -> Tensor:
-        """Hidden states of the columns [n], given where each layer keeps its keys and values.
-
-        `pause` is called after the first layer.
-        """
+        """Hidden states of the columns [n], given where each layer keeps its keys and values."""
         change: Tensor = self.embed(tokens[:, columns])
         x = torch.zeros_like(change, dtype=torch.float32)  # adds up too many terms for bfloat16
         positions = self.positions(tokens, attend)[:, columns]
@@ -149,8 +169,6 @@ class Trunk(nn.Module):
         mask = key_mask(attend)
         for layer, store in zip(self.layers, stores, strict=True):
             x, change = layer(x, change, rope, mask, store)
-            if layer is self.layers[0]:
-                pause()
         return x + change
 
     def logits(self, states: Tensor) -> Tensor:
