@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import gc
 import json
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypedDict
@@ -56,12 +56,31 @@ class Sizes:
     length: int = 256
     block: int = 64
     batches: tuple[int, ...] = (1, 8, 32)
-    budgets: tuple[int, ...] = (64, 32, 16)  # reverse steps for each batch size; what is left then is filled
+    budgets: tuple[int, ...] = (64, 16, 8)  # reverse steps for each batch size; what is left then is filled
     runs: int = 20
     warmups: int = 5
 
+    def only(self, batches: Sequence[int] | None) -> Sizes:
+        """With these batch sizes alone; None: all."""
+        kept = [
+            (batch, budget)
+            for batch, budget in zip(self.batches, self.budgets, strict=True)
+            if batches is None or batch in batches
+        ]
+        return replace(self, batches=tuple(one for one, _ in kept), budgets=tuple(two for _, two in kept))
+
 
 SMALL = Sizes(prompt=16, length=32, block=16, batches=(1, 2), budgets=(8, 8), runs=2, warmups=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What is to be measured of each family."""
+
+    ways: Sequence[str]
+    caches: Sequence[str]
+    samplers: Sequence[str]  # beside the references
+    references: Sequence[Reference]
 
 
 class Added(TypedDict):
@@ -79,16 +98,20 @@ def measure(
     device: torch.device,
     *,
     small: bool,
+    batches: Sequence[int] | None = None,
     caches: Sequence[str] = tuple(CACHES),
+    samplers: Sequence[str] = COMPARED,
     references: Sequence[Reference] = (),
 ) -> None:
     """Check and time every family in every way; the results are in the report."""
+    sizes = (SMALL if small else Sizes()).only(batches)
+    asked = Asked(ways=ways, caches=caches, samplers=samplers, references=references)
     report.content["machine"] = machine(device)
     for family in families:
         report.say(f"{NAMES[family]}: making the weights")
-        bench = Bench(full_size(family, device, small=small), SMALL if small else Sizes(), device)
+        bench = Bench(full_size(family, device, small=small), sizes, device)
         results = report.content["families"].setdefault(family, {"name": NAMES[family]})
-        _measure_family(report, bench, ways, caches, references, results)
+        _measure_family(report, bench, asked, results)
         del bench
         gc.collect()
 
@@ -100,42 +123,35 @@ def full_size(family: str, device: torch.device, *, small: bool) -> Trunk:
     return random_model(config, device=device, dtype=dtype)
 
 
-def _measure_family(
-    report: Report,
-    bench: Bench,
-    ways: Sequence[str],
-    caches: Sequence[str],
-    references: Iterable[Reference],
-    results: dict[str, Any],
-) -> None:
+def _measure_family(report: Report, bench: Bench, asked: Asked, results: dict[str, Any]) -> None:
     report.attempt(results, "summary", bench.summary)
     report.attempt(results, "weight_bytes", bench.weight_bytes)
-    for reference in references:  # before anything is compiled
+    for reference in asked.references:  # before anything is compiled
         timed = results.setdefault("references", {})
         report.attempt(timed, reference.name, partial(bench.reference, reference))
-    for way in ways:
+    for way in asked.ways:
         report.say(f"{results['name']}: {way}")
         if (options := WAYS[way]) is not None:
             compile(bench.model, bucket=bench.sizes.block, **options)
-        _measure_way(report, bench, caches, results.setdefault(way, {}))
+        _measure_way(report, bench, asked, results.setdefault(way, {}))
 
 
-def _measure_way(report: Report, bench: Bench, caches: Sequence[str], found: dict[str, Any]) -> None:
+def _measure_way(report: Report, bench: Bench, asked: Asked, found: dict[str, Any]) -> None:
     """What matters most comes first; caches last, as keys and values that are kept would count as memory."""
     for batch in bench.sizes.batches:
         report.attempt(found, f"forward_b{batch}", partial(bench.forward, batch))
         report.attempt(found, f"step_b{batch}_none", partial(bench.step, batch, "none"))
         if batch == 1:
-            for sampler in COMPARED:
+            for sampler in asked.samplers:
                 timed = found.setdefault("samplers", {})
                 report.attempt(timed, sampler, partial(bench.added, sampler))
             report.attempt(found, "parts", bench.parts)
-    for cache in [name for name in ("dual", "prefix") if name in caches]:
+    for cache in [name for name in ("dual", "prefix") if name in asked.caches]:
         for batch in bench.sizes.batches:
             if cache == "dual":
                 report.attempt(found, f"block_b{batch}", partial(bench.block_forward, batch))
             report.attempt(found, f"step_b{batch}_{cache}", partial(bench.step, batch, cache))
-    report.attempt(found, "same_tokens", partial(bench.compare, caches))
+    report.attempt(found, "same_tokens", partial(bench.compare, asked.caches))
 
 
 class Bench:

@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from unmask.bench.gpu import CACHES, NAMES, SMALL, WAYS, Sizes, measure
+from unmask.bench.gpu import CACHES, COMPARED, NAMES, SMALL, WAYS, Sizes, measure
 from unmask.bench.gpu_table import table, wrong
 from unmask.bench.parts import draw_parts, parts_table
 from unmask.bench.place import pick_place
 from unmask.bench.reference import Reference
-from unmask.bench.released import RULES, released
+from unmask.bench.released import released
 from unmask.bench.report import Report, command, some_of
 
 
@@ -20,7 +20,9 @@ def run_gpu(
     *,
     families: Sequence[str] = tuple(NAMES),
     ways: Sequence[str] = tuple(WAYS),
+    batches: Sequence[int | str] | None = None,
     caches: Sequence[str] = tuple(CACHES),
+    samplers: Sequence[str] = COMPARED,
     references: Sequence[str] = (),
     device: str | None = None,
     small: bool = False,
@@ -32,19 +34,34 @@ def run_gpu(
     some_of("families", families, NAMES)
     some_of("ways", ways, WAYS)
     some_of("caches", caches, CACHES)
-    others = [*released(), *map(Reference.read, references)]
+    some_of("samplers", samplers, COMPARED)
+    known = {str(batch): batch for batch in (SMALL if small else Sizes()).batches}
+    chosen = list(known) if batches is None else list(map(str, batches))
+    some_of("batches", chosen, known)
+    given = list(map(Reference.read, references))
     place = pick_place(device, small=small)
-    options = [("families", ",".join(families)), ("ways", ",".join(ways)), ("caches", ",".join(caches))]
+    lists = {"families": families, "ways": ways, "batches": chosen, "caches": caches, "samplers": samplers}
+    options = [(name, ",".join(values)) for name, values in lists.items()]
     options += [("device", place.type), ("minutes", f"{minutes:g}")]
-    options += [("reference", other.name) for other in others[len(RULES) :]]  # without this machine's folders
+    options += [("reference", other.name) for other in given]  # without this machine's folders
     content: dict[str, Any] = {
         "command": command("gpu", options, small=small),
-        "batches": list((SMALL if small else Sizes()).batches),
+        "batches": [known[name] for name in chosen],
         "families": {},
     }
     path = None if out is None else out / "gpu.json"
     report = Report(content, path, time.monotonic() + minutes * 60, say)
-    measure(report, families, ways, place, small=small, caches=caches, references=others)
+    measure(
+        report,
+        families,
+        ways,
+        place,
+        small=small,
+        batches=content["batches"],
+        caches=caches,
+        samplers=samplers,
+        references=given or list(released()),
+    )
     for sentence in wrong(content):
         report.problem(sentence)
     say(f"\n{table(content)}")

@@ -29,13 +29,18 @@ def milliseconds(work: Work, *, runs: int, warmups: int, device: torch.device) -
             work()
             marks.append(time.perf_counter())
         return median((right - left) * 1e3 for left, right in pairwise(marks))
-    events = [_event() for _ in range(runs + 1)]
+    events = [_event() for _ in range(_enough(work, runs, device) + 1)]
     events[0].record()
     for event in events[1:]:
         work()
         event.record()
     torch.cuda.synchronize(device)
     return float(median(left.elapsed_time(right) for left, right in pairwise(events)))
+
+
+def _enough(work: Work, runs: int, device: torch.device) -> int:
+    """So many runs, or fewer if they are long: at least five."""
+    return min(runs, max(5, int(1 / timed(work, device)[0])))
 
 
 def seconds(work: Work, device: torch.device) -> float:

@@ -46,7 +46,11 @@ def gpu(
     ways: Annotated[
         str, typer.Option("--ways", help="Some of these; the first is the measure.")
     ] = "eager,recorded,compiled",
+    batches: Annotated[
+        str | None, typer.Option("--batches", help="Some of 1,8,32; as a rule all of them.")
+    ] = None,
     caches: Annotated[str, typer.Option("--caches", help="Some of these.")] = "none,prefix,dual",
+    samplers: Annotated[str, typer.Option("--samplers", help="Some of these.")] = "base,klass,less",
     reference: References = None,
 ) -> None:
     """A step at full size: the forward, and what the sampler adds."""
@@ -56,7 +60,9 @@ def gpu(
         run_gpu(
             families=_names(families),
             ways=_names(ways),
+            batches=None if batches is None else _names(batches),
             caches=_names(caches),
+            samplers=_names(samplers),
             references=reference or (),
             say=typer.echo,
             **asdict(options),
