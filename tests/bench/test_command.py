@@ -22,6 +22,20 @@ def test_a_small_run_ends_well_and_leaves_its_results(tmp_path):
     assert list(json.loads((tmp_path / "gpu.json").read_text())["families"]) == ["dream"]
 
 
+@pytest.mark.parametrize(
+    ("option", "value", "known"),
+    [
+        ("batches", "1,3", "1, 2; got 3"),
+        ("caches", "dul", "none, prefix, dual"),
+        ("samplers", "lss", "base, klass, less"),
+    ],
+)
+def test_parts_of_a_measurement_that_do_not_exist_are_refused(option, value, known):
+    result = CliRunner().invoke(app, ["bench", "gpu", "--small", f"--{option}", value])
+    assert result.exit_code == 2
+    assert f"{option} must be some of {known}" in " ".join(result.stderr.split())
+
+
 def test_time_that_is_over_is_a_failure_and_said():
     result = CliRunner().invoke(app, ["bench", "gpu", "--small", "--families", "dream", "--minutes", "0"])
     assert result.exit_code == 1

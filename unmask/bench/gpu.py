@@ -22,7 +22,15 @@ from unmask.bench.parts import Part, parts_of_a_step
 from unmask.bench.reference import Published, Reference
 from unmask.bench.report import Report
 from unmask.bench.switches import torch_path
-from unmask.bench.timing import machine, memory_peaks, milliseconds, seconds, watch_memory
+from unmask.bench.timing import (
+    Spans,
+    machine,
+    memory_peaks,
+    milliseconds,
+    seconds,
+    synchronize,
+    watch_memory,
+)
 from unmask.cache import BlockCache, Recompute
 from unmask.canvas import Canvas, blank
 from unmask.loop import Options
@@ -87,7 +95,7 @@ class Added(TypedDict):
     """What a sampler adds to a forward, in milliseconds."""
 
     forward_ms: float
-    step_ms: float | None  # None: the run took no more steps than one of half as many
+    step_ms: float | None  # None: the run was too short to tell
 
 
 @torch.no_grad()
@@ -232,15 +240,16 @@ class Bench:
         taken = min(seconds(partial(run, steps=budget), self.device) for _ in range(times))
         found |= {"ms": taken * 1e3 / result.evaluations, "forwards": result.evaluations}
         if cache == "none":
-            return found | self._beside_a_forward(batch, partial(self._forwards, run), budget, times)
+            return found | self._within_a_run(partial(run, steps=budget))
         # with twice the steps there are as many refreshes, so what it takes longer went into the blocks
         inside = self._one_more(partial(self._forwards, run), budget, 2 * budget, times)
         return found | {"inside_ms": inside}
 
     def added(self, sampler: str) -> Added:
         """A step of a sampler beside its forward, on one row without a cache."""
-        run = partial(self._forwards, partial(self.decode, 1, "none", sampler=sampler))
-        return self._beside_a_forward(1, run, self.sizes.budgets[0], times=3)
+        run = partial(self.decode, 1, "none", steps=self.sizes.budgets[0], sampler=sampler)
+        run()
+        return self._within_a_run(run)
 
     def reference(self, reference: Reference) -> Added:
         """A step of other code's sampler beside its forward, which has the head on every column."""
@@ -258,11 +267,24 @@ class Bench:
         step = self._one_more(run, budget // 2, budget, times=1)
         return Added(forward_ms=self._milliseconds(partial(model, canvas.tokens)), step_ms=step)
 
-    def _beside_a_forward(self, batch: int, run: Callable[[int], int], budget: int, times: int) -> Added:
-        """One step more of a run, between two measurements of a forward: a GPU slows down as it warms up."""
-        before = self.forward(batch)
-        step = self._one_more(run, budget // 2, budget, times)
-        return Added(forward_ms=(before + self.forward(batch)) / 2, step_ms=step)
+    def _within_a_run(self, run: Callable[[], object]) -> Added:
+        """The forwards of a run, and its steps from the start of one forward to that of the next.
+
+        Timed apart, the same forward takes 3 % more or less: the clock of a GPU follows its load and heat.
+        """
+        trunk, head = Spans(self.device), Spans(self.device)
+        ready, logits = self.model.ready, self.model.logits
+        self.model.ready = lambda *given: trunk.around(ready(*given))  # type: ignore[method-assign]
+        self.model.logits = head.around(logits)  # type: ignore[method-assign]
+        try:
+            run()
+            synchronize(self.device)
+        finally:
+            del self.model.ready, self.model.logits
+        forwards = sum(spans.between(*pair) for spans in (trunk, head) for pair in spans.marks)
+        count, (first, _), (last, _) = len(trunk.marks), trunk.marks[0], trunk.marks[-1]
+        step = trunk.between(first, last) / (count - 1) if count > 1 else None
+        return Added(forward_ms=forwards / count, step_ms=step)
 
     def _one_more(self, run: Callable[[int], int], few: int, many: int, times: int) -> float | None:
         """Milliseconds of every forward that a run of many steps makes more than one of few: what both do

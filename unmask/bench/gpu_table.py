@@ -73,7 +73,7 @@ def _batch_rows(batch: int) -> dict[str, Callable[[Any], str]]:
     return {
         f"B = {batch}: forward": partial(ms, f"forward_b{batch}"),
         f"B = {batch}: step of `less`, no cache, mean of a run": partial(ms, f"step_b{batch}_none"),
-        f"B = {batch}: one step more": one_more,
+        f"B = {batch}: from forward to forward": one_more,
         f"B = {batch}: of it, all but the forward": added,
         f"B = {batch}: forward of a block, dual cache": partial(ms, f"block_b{batch}"),
         f"B = {batch}: step, prefix cache": partial(ms, f"step_b{batch}_prefix"),

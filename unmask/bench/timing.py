@@ -43,6 +43,38 @@ def _enough(work: Work, runs: int, device: torch.device) -> int:
     return min(runs, max(5, int(1 / timed(work, device)[0])))
 
 
+class Spans:
+    """When some calls began and ended, as the device counts it; read when it has done all of them."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.marks: list[tuple[Any, Any]] = []
+
+    def around(self, work: Callable[..., Out]) -> Callable[..., Out]:
+        """The same work, watched."""
+
+        def watched(*given: Any) -> Out:
+            begin = self._mark()
+            out = work(*given)
+            self.marks.append((begin, self._mark()))
+            return out
+
+        return watched
+
+    def _mark(self) -> Any:
+        if self.device.type != "cuda":
+            return time.perf_counter()
+        event = _event()
+        event.record()
+        return event
+
+    def between(self, left: Any, right: Any) -> float:
+        """Milliseconds from one mark to another."""
+        if self.device.type != "cuda":
+            return float(right - left) * 1e3
+        return float(left.elapsed_time(right))
+
+
 def seconds(work: Work, device: torch.device) -> float:
     """Time of one run as the caller sees it, the device's own work included."""
     return timed(work, device)[0]
