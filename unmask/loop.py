@@ -181,7 +181,7 @@ class _Run:
             view.forward,
             leftover=turn.leftover,
         )
-        return step, Taken(canvas, *outcome, self.head_start(canvas, turn.window))
+        return step, Taken(canvas, *outcome, self.head_start(turn, canvas))
 
     @property
     def compiled(self) -> bool:
@@ -211,12 +211,13 @@ class _Run:
         self.seen = turn
         return self.now
 
-    def head_start(self, canvas: Canvas, window: slice) -> Callable[[], None] | None:
-        """Starts the next forward of this block, if it is of all rows."""
-        if not self.model.info.compiled or self.began is not None:
+    def head_start(self, turn: Turn, canvas: Canvas) -> Callable[[], None] | None:
+        """Starts the forward of this block that follows the turn, if it can be of all rows."""
+        if not self.model.info.compiled or not turn.view.everyone or turn.leftover:
             return None
-        say = self.ready(canvas, window)
+        say = self.ready(canvas, turn.window)
 
+        @torch.no_grad()
         def go_on() -> None:
             self.now = None  # the last logits go before the next ones come
             self.ahead = canvas, say()

@@ -15,8 +15,12 @@ if DEVICE == "cpu":
     os.environ["TRITON_INTERPRET"] = "1"  # read when triton is imported
 pytest.importorskip("triton")
 
+from tests.conftest import GOLDENS  # noqa: E402
+from unmask import kernels  # noqa: E402
+from unmask.kernels import attention  # noqa: E402
 from unmask.kernels.attention import attend as fused  # noqa: E402
 from unmask.kernels.attention import fused_attend  # noqa: E402
+from unmask.models import compiled, load  # noqa: E402
 from unmask.models.layers import attend, key_mask  # noqa: E402
 
 # the interpreter has no products of bfloat16
@@ -60,6 +64,13 @@ def test_the_kernel_agrees_with_the_torch_path(rows, groups, queries, columns, s
     check(query, key, value, attended, dtype)
 
 
+def test_a_mask_may_lie_in_memory_as_it_likes():
+    query, key, value = (heads(2, 2, 40, 16, seed) for seed in range(3))
+    attended = torch.rand(40, 2, generator=torch.Generator().manual_seed(0)).t() > 0.5
+    assert not attended.is_contiguous()
+    check(query, key, value, attended, torch.float16)
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_large_scores_neither_overflow_nor_lose_the_best_key(dtype):
     query, key = torch.zeros(1, 1, 3, 16), torch.zeros(1, 1, 130, 16)
@@ -71,5 +82,23 @@ def test_large_scores_neither_overflow_nor_lose_the_best_key(dtype):
 @pytest.mark.skipif(DEVICE == "cpu", reason="torch.compile runs the operation itself, which needs a GPU")
 def test_a_compiled_layer_mixes_with_the_kernel():
     query, key, value = (heads(2, 4, 40, 64, seed).to(DEVICE, torch.bfloat16) for seed in range(3))
-    compiled = torch.compile(lambda *given: fused_attend(*given, None) * 2, dynamic=False)
-    torch.testing.assert_close(compiled(query, key, value), fused(query, key, value, None) * 2)
+    work = torch.compile(lambda *given: fused_attend(*given, None) * 2, dynamic=False)
+    torch.testing.assert_close(work(query, key, value), fused(query, key, value, None) * 2)
+
+
+@pytest.mark.parametrize(("family", "limit"), [("llada_tiny", "SHORT"), ("dream_tiny", "SHORT_GROUPED")])
+def test_a_model_gives_the_same_logits_with_it_and_uses_it_up_to_a_length(monkeypatch, family, limit):
+    dtype, error = ("float16", 0.1) if DEVICE == "cuda" else ("float32", 1e-4)  # after some layers
+    plain, fast = (load(str(GOLDENS / family), device=DEVICE, dtype=dtype) for _ in range(2))
+    calls: list[int] = []
+    monkeypatch.setattr(attention, "fused_attend", lambda *given: calls.append(1) or fused_attend(*given))
+    monkeypatch.setattr(kernels, "attends", lambda weight, size: True)  # interpreted, if need be
+    monkeypatch.setattr(compiled, limit, 3 * 21)
+    compiled._fuse_attention(fast)
+    for columns in (21, 22):
+        tokens = torch.randint(5, 50, (3, columns), generator=torch.Generator().manual_seed(0)).to(DEVICE)
+        padded = (torch.arange(columns)[None] >= torch.tensor([[0], [4], [20]])).to(DEVICE)
+        for attended in (None, padded):
+            expected, answer = (model(tokens, attended, slice(6, 21), None) for model in (plain, fast))
+            torch.testing.assert_close(answer, expected, rtol=0, atol=error)
+        assert len(calls) == 2 * len(fast.layers)

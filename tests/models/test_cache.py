@@ -128,6 +128,21 @@ def test_every_nth_forward_and_every_new_block_refreshes() -> None:
     assert ran(cache, slice(12, 16), 2) == [slice(0, 20), slice(12, 16)]
 
 
+@pytest.mark.parametrize("recompute", ["suffix", "block"])
+def test_a_steady_cache_may_be_asked_for_its_columns_once_more(recompute: Recompute) -> None:
+    for refresh_every in (None, 1, 2, 3):
+        cache = BlockCache(recompute, refresh_every=refresh_every)
+        assert not cache.steady
+        for block in BLOCKS:
+            cache.start_block(block)
+            assert not cache.steady  # the first forward runs every column, the next one does not
+            assert cache.columns(block, 20) == slice(0, 20)
+            assert cache.steady == (refresh_every is None)
+            if cache.steady:
+                assert cache.columns(block, 20) == cache.columns(block, 20)
+                assert cache.steady
+
+
 def test_the_prefix_cache_serves_a_window_that_spans_blocks() -> None:
     cache = BlockCache("suffix")
     cache.start_block(slice(12, 16))

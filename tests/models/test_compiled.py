@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 import weakref
+from collections.abc import Iterator
 from dataclasses import replace
+from itertools import zip_longest
 
 import pytest
 import torch
@@ -20,6 +22,8 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 PROMPTS = {"alone": [[7, 42, 99]], "batch": [[7, 42, 99], [5, 6, 8, 9, 10]]}
 # compiled layers round differently in the last bit
 CLOSE = {"rtol": 1e-3, "atol": 1e-3}
+# keeps hidden states, not logits, so that its forwards are made ready; random weights are never sure
+RECALLING = unmask.LESS(min_confidence=0.05, max_jsd=0.3, top_k=4)
 
 
 def tiny(family: str, **options: object) -> unmask.models.trunk.Trunk:
@@ -27,16 +31,44 @@ def tiny(family: str, **options: object) -> unmask.models.trunk.Trunk:
     return compile(model, **options) if options else model
 
 
-def decoded(
-    model, prompts, *, cache=None, sampler="less", length=32, block=16, steps=32, **options
-) -> unmask.Result:
+def started(family: str, **options: object) -> unmask.models.trunk.Trunk:
+    """Compiled but for its layers: the next forward starts as soon as it is known to be needed."""
+    model = tiny(family, layers=False, **options)
+    model.info = replace(model.info, compiled=True)
+    return model
+
+
+def asked(
+    model,
+    prompts,
+    *,
+    cache=None,
+    refresh=4,
+    sampler="less",
+    length=32,
+    block=16,
+    steps=32,
+    **options,
+) -> dict[str, object]:
+    """What to decode, as `decode` and `denoise` have it."""
     info = model.info
     canvas = unmask.blank(prompts, length, mask_id=info.mask_id, pad_id=info.pad_id, device=DEVICE)
-    blocks = unmask.plan(canvas.start, length, steps=steps, block_length=block)
-    held = None if cache is None else unmask.BlockCache(cache, refresh_every=4)
-    return unmask.decode(
-        model, canvas, unmask.make_sampler(sampler), blocks, unmask.Options(**options), cache=held
-    )
+    return {
+        "model": model,
+        "canvas": canvas,
+        "sampler": unmask.make_sampler(sampler) if isinstance(sampler, str) else sampler,
+        "plan": unmask.plan(canvas.start, length, steps=steps, block_length=block),
+        "options": unmask.Options(**options),
+        "cache": None if cache is None else unmask.BlockCache(cache, refresh_every=refresh),
+    }
+
+
+def decoded(model, prompts, **wanted) -> unmask.Result:
+    return unmask.decode(**asked(model, prompts, **wanted))
+
+
+def recalling(model, prompts=PROMPTS["batch"], *, done=None, **wanted) -> Iterator[unmask.Step]:
+    return unmask.denoise(**asked(model, prompts, sampler=RECALLING, **wanted), done=done)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -86,31 +118,107 @@ def test_one_recording_is_enough_for_a_run_with_a_cache():
 
 def test_what_is_compiled_for_one_sampler_does_not_stop_another(traced):
     for family, block in (("llada_tiny", 16), ("dream_tiny", None)):
-        plain, fast = tiny(family), tiny(family, layers=False)
-        fast.info = replace(fast.info, compiled=True)
+        plain, fast = tiny(family), started(family)
         for sampler in ("threshold", "klass", "less", "base"):
             ways = [decoded(model, PROMPTS["batch"], sampler=sampler, block=block) for model in (plain, fast)]
             assert torch.equal(ways[0].tokens, ways[1].tokens), (family, sampler)
 
 
-@pytest.mark.parametrize("cache", [None, "block"])
+@pytest.mark.parametrize(
+    ("cache", "refresh"), [(None, None), ("block", 4), ("block", None), ("suffix", None)]
+)
 @pytest.mark.parametrize("steps", [8, 32])
 @pytest.mark.parametrize("fill_leftovers", [True, False])
 def test_forwards_that_start_early_are_those_that_were_to_run(
-    traced, monkeypatch, cache, steps, fill_leftovers
+    traced, monkeypatch, cache, refresh, steps, fill_leftovers
 ):
-    plain, fast = tiny("llada_tiny"), tiny("llada_tiny", layers=False)
-    fast.info = replace(fast.info, compiled=True)
     calls: list[int] = []
     play = Recording.play
     monkeypatch.setattr(Recording, "play", lambda self: calls.append(1) or play(self))
-    for sampler in ("less", "threshold"):
-        wanted = {"cache": cache, "sampler": sampler, "steps": steps, "fill_leftovers": fill_leftovers}
-        expected, result = (decoded(model, PROMPTS["batch"], **wanted) for model in (plain, fast))
+    wanted = {"cache": cache, "refresh": refresh, "steps": steps, "fill_leftovers": fill_leftovers}
+    for family, sampler in (("llada_tiny", "threshold"), ("dream_tiny", RECALLING)):
+        models = tiny(family), started(family)
+        expected, result = (decoded(model, PROMPTS["batch"], sampler=sampler, **wanted) for model in models)
         assert torch.equal(expected.tokens, result.tokens)
         assert torch.equal(expected.forwards, result.forwards)
         assert expected.evaluations == result.evaluations == len(calls)
         calls.clear()
+
+
+@pytest.mark.parametrize("sampler", ["threshold", RECALLING])
+def test_the_next_forward_starts_before_a_step_is_shown(traced, monkeypatch, sampler):
+    calls: list[int] = []
+    play = Recording.play
+    monkeypatch.setattr(Recording, "play", lambda self: calls.append(1) or play(self))
+    next(unmask.denoise(**asked(started("llada_tiny"), PROMPTS["batch"], sampler=sampler)))
+    assert len(calls) == 2
+
+
+def test_forwards_that_start_early_keep_no_gradients(traced, monkeypatch):
+    model, said = started("llada_tiny").requires_grad_(True), []
+    align = type(model).align
+    monkeypatch.setattr(type(model), "align", lambda *given: said.append(align(*given)) or said[-1])
+    list(recalling(model))
+    assert len(said) > 1
+    assert not any(states.requires_grad for states in said)
+
+
+def test_runs_in_turns_on_one_model_do_not_mix(traced):
+    prompts = [[[7, 42, 99], [5, 6, 8, 9, 10]], [[300, 12, 77, 31, 9], [2, 3]]]
+    model = started("llada_tiny")
+    runs = zip_longest(*(recalling(model, few) for few in prompts))
+    for few, steps in zip(prompts, zip(*runs, strict=True), strict=True):
+        *_, expected = recalling(tiny("llada_tiny"), few)
+        *_, last = filter(None, steps)
+        assert torch.equal(expected.tokens, last.tokens)
+
+
+def test_a_model_that_looks_in_its_own_way_does_so_in_every_step(traced):
+    models = tiny("llada_tiny"), started("llada_tiny")
+
+    class Flipped(type(models[0])):
+        def look(self, *given):
+            return super().look(*given).flip(-1)
+
+    for model in models:
+        model.__class__ = Flipped
+    expected, found = (list(recalling(model))[-1].tokens for model in models)
+    assert torch.equal(expected, found)
+
+
+def test_a_judge_of_rows_may_ask_the_same_model(traced):
+    plain, fast = tiny("llada_tiny"), started("llada_tiny")
+
+    def ask(tokens):
+        fast(torch.full_like(tokens, 5), None, slice(5, 37), None)
+        return torch.zeros(len(tokens), dtype=torch.bool, device=DEVICE)
+
+    *_, expected = recalling(plain)
+    *_, found = recalling(fast, done=ask)
+    assert torch.equal(expected.tokens, found.tokens)
+
+
+def test_a_judge_of_rows_may_not_take_the_keys_of_the_run(traced):
+    model = started("llada_tiny")
+
+    def ask(tokens):
+        decoded(model, PROMPTS["batch"], cache="block")
+        return torch.zeros(len(tokens), dtype=torch.bool, device=DEVICE)
+
+    with pytest.raises(ValueError, match="keys and values of one run at a time"):
+        list(recalling(model, cache="block", refresh=None, done=ask))
+
+
+def test_nothing_is_made_ready_for_rows_that_have_ended(traced, monkeypatch):
+    made: list[int] = []
+    make = Recording.__init__
+    monkeypatch.setattr(
+        Recording, "__init__", lambda self, *given: made.append(len(given[2][0])) or make(self, *given)
+    )
+    over = torch.tensor([True, False], device=DEVICE)
+    steps = list(recalling(started("llada_tiny", recordings=1), done=lambda tokens: over))
+    assert len(steps) > 3
+    assert made == [1]
 
 
 def test_forgotten_recordings_take_their_keys_and_values_along():

@@ -30,7 +30,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Te
         query,
         key,
         value,
-        query if mask is None else mask,
+        query if mask is None else mask.contiguous(),
         out,
         *(query.stride(0), query.stride(1), query.stride(2)),
         *(key.stride(0), key.stride(1), key.stride(2)),

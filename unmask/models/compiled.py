@@ -105,6 +105,7 @@ class Runner:
         self.recordings: OrderedDict[Key, Recording] = OrderedDict()
         self.kept: dict[tuple[int, int], Kept] = {}  # recordings are bound to the memory of these
         self.fixed: dict[tuple[int, ...], Tensor] = {}  # inputs that say nothing but their size
+        self.placed: object = None  # stands for what was made ready last
         # recordings run one after another, so they may share what they use in between
         self.pool = torch.cuda.graph_pool_handle() if model.norm.weight.is_cuda else None
 
@@ -112,18 +113,25 @@ class Runner:
     def ready(
         self, tokens: Tensor, attend: Tensor | None, columns: slice, cache: Cache | None
     ) -> Callable[[], Tensor]:
-        """Puts everything in its place; what is returned plays, before anything else is made ready."""
+        """Puts everything in its place; what is returned plays."""
         rows, n = tokens.shape
         width = -(-n // self.bucket) * self.bucket
         whole = columns == slice(0, n)
         kept = None if cache is None else self._keep(cache, rows, width, whole=whole)
         index = self._index(slice(0, width) if whole else columns, tokens.device)
-        attend = self._attend(attend, tokens, width)
-        key = Key(rows, width, len(index), attend is not None, cache is not None)
-        inputs = (tokens, index) if attend is None else (tokens, index, attend)
+        real = self._attend(attend, tokens, width)
+        key = Key(rows, width, len(index), real is not None, cache is not None)
+        inputs = (tokens, index) if real is None else (tokens, index, real)
         recording = self._recording(key, kept, inputs)
         recording.place(*inputs)
-        return lambda: recording.play()[:, : columns.stop - columns.start]
+        placed = self.placed = object()
+
+        def play() -> Tensor:
+            if self.placed is not placed:  # the places were taken since, and perhaps the keys and values
+                return self.ready(tokens, attend, columns, cache)()
+            return recording.play()[:, : columns.stop - columns.start]
+
+        return play
 
     def _index(self, columns: slice, device: torch.device) -> Tensor:
         """The columns as numbers."""

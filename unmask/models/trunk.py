@@ -132,7 +132,8 @@ class Trunk(nn.Module):
     @property
     def head_weight(self) -> Tensor | None:
         """[V, size]; None: the head is no plain matrix, or logits are more than its product."""
-        if type(self).forward is not Trunk.forward or self._forward_hooks or self._forward_pre_hooks:
+        own = type(self).forward is not Trunk.forward or type(self).look is not Trunk.look
+        if own or self._forward_hooks or self._forward_pre_hooks:
             return None
         head = self.embed if self.head is None else self.head
         plain = type(head) in (nn.Embedding, nn.Linear) and getattr(head, "bias", None) is None
