@@ -79,10 +79,14 @@ def process(folder: str, *options: str, log: Path, **env: str) -> Iterator[Proce
 
 
 def loaded(server: Process, pool: ThreadPoolExecutor, tokens: int) -> list[Future[httpx.Response]]:
-    """Requests of which some run and some wait."""
+    """Six requests, all of them there: two run and four wait."""
     sent = [pool.submit(server.complete, tokens) for _ in range(6)]
-    gauge = f"http://127.0.0.1:{server.port}/metrics"
-    wait_until(lambda: "unmask_queue_requests 4.0" in httpx.get(gauge).text)
+
+    def all_there() -> bool:
+        gauges = httpx.get(f"http://127.0.0.1:{server.port}/metrics").text
+        return "unmask_running_requests 2.0" in gauges and "unmask_queue_requests 4.0" in gauges
+
+    wait_until(all_there)
     return sent
 
 
