@@ -225,7 +225,10 @@ class MaskedLM(Protocol):
 
 @runtime_checkable
 class HeadedLM(Protocol):
-    """A masked language model whose logits are the product of hidden states and a head."""
+    """A masked language model whose logits are the product of hidden states and a head.
+
+    It may have a `ready` too: with the arguments of `look`, it returns a `look` to be called without any.
+    """
 
     @property
     def head_weight(self) -> Tensor | None:

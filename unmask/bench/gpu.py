@@ -230,7 +230,7 @@ class Bench:
 
     def step(self, batch: int, cache: str) -> dict[str, Any]:
         """Milliseconds of a reverse step of `less`: the mean of a whole run, every wait of the host and the
-        forwards that refresh a cache included, and of one step more."""
+        forwards that refresh a cache included; beside it those of its forward, or of steps inside a block."""
         budget = dict(zip(self.sizes.batches, self.sizes.budgets, strict=True))[batch]
         run = partial(self.decode, batch, cache)
         watch_memory(self.device)

@@ -13,8 +13,6 @@ import triton.language as tl
 from torch import Tensor
 
 LOG2_E = 1.4426950408889634
-
-
 QUERIES, KEYS = 64, 64  # of a piece of work
 
 
