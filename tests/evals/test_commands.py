@@ -107,6 +107,15 @@ main()
 """
 
 
+# a parent in the background may ignore SIGINT, and a child inherits that
+INTERRUPTIBLE = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from unmask.cli import main
+main()
+"""
+
+
 def process(*arguments, code=None):
     start = ["-m", "unmask"] if code is None else ["-c", code]
     command = [sys.executable, *start, *map(str, arguments)]
@@ -134,7 +143,7 @@ def test_a_disk_without_room_leaves_whole_batches_that_a_run_goes_on_from(checkp
 def test_an_interrupt_says_how_to_go_on(checkpoint, tmp_path):
     arguments = ("eval", "mini-gsm8k", "-m", checkpoint, *MANY, "--out", tmp_path)
     file = tmp_path / "mini-gsm8k" / "records.jsonl"
-    with process(*arguments) as running:
+    with process(*arguments, code=INTERRUPTIBLE) as running:
         deadline = time.monotonic() + 60
         while not (file.exists() and file.stat().st_size) and time.monotonic() < deadline:
             time.sleep(0.05)
