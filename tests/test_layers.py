@@ -12,7 +12,17 @@ PACKAGE = Path(__file__).parent.parent / "unmask"
 
 BOTTOM = {"types", "rows", "checks"}
 TOOLS = BOTTOM | {"canvas", "summary", "signals", "policies", "draw", "schedule"}
-DECODING = TOOLS | {"cache", "samplers", "course", "contract", "memory", "loop", "guidance", "result"}
+DECODING = TOOLS | {
+    "cache",
+    "samplers",
+    "course",
+    "contract",
+    "memory",
+    "decision",
+    "loop",
+    "guidance",
+    "result",
+}
 TEXT = {"config", "ending", "gaps", "generate", "infill", "prompts", "stream"}
 MAY_IMPORT = {  # module -> the modules of unmask that it may know
     "types": set(),
@@ -27,7 +37,8 @@ MAY_IMPORT = {  # module -> the modules of unmask that it may know
     "course": BOTTOM | {"canvas", "fuse", "schedule"},
     "memory": BOTTOM | {"summary"},
     "contract": BOTTOM | {"course"},
-    "loop": TOOLS | {"contract", "course", "fuse", "memory"},
+    "decision": TOOLS | {"contract", "course", "memory"},
+    "loop": TOOLS | {"contract", "course", "decision", "fuse", "memory"},
     "guidance": TOOLS,
     "result": TOOLS | {"contract", "loop"},
     "models": {"types", "kernels", "models"},

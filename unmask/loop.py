@@ -5,19 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, get_args
+from typing import get_args
 
 import torch
 from torch import Tensor
 
 from unmask.canvas import Canvas
 from unmask.checks import flag, id_tuple, one_of, token_ids, whole
-from unmask.contract import check_decision, check_needs, check_written, checked_logits, is_model, is_sampler
-from unmask.course import Course, Taken, Turn, View, course, pack, read
+from unmask.contract import check_needs, check_written, checked_logits, is_model, is_sampler
+from unmask.course import Course, Taken, Turn, course, pack, read
+from unmask.decision import Outcome, decide_and_settle, fill, settle
 from unmask.draw import NoiseSource, RowNoise, Selection
 from unmask.fuse import fused
 from unmask.memory import Memory, predict
-from unmask.schedule import Plan, clock
+from unmask.schedule import Plan
 from unmask.types import (
     Cache,
     Decision,
@@ -25,7 +26,6 @@ from unmask.types import (
     MaskedLM,
     ModelInfo,
     Needs,
-    Observation,
     Origin,
     Prediction,
     Sampler,
@@ -89,7 +89,6 @@ class Options:
 
 
 DEFAULTS = Options()
-Outcome = tuple[Tensor, Tensor]  # as `settle` has it
 MOST_LOGITS = 1 << 28  # at once, where they need not be kept
 SIZES = 8  # that a batch can have as it loses rows
 COMPILED_SIZES = 2  # every size is a shape that must be compiled and recorded
@@ -327,63 +326,6 @@ def headed(model: MaskedLM, sampler: Sampler, options: Options) -> tuple[HeadedL
     if weight is None or needs.top_k * weight.shape[1] >= weight.shape[0]:
         return None
     return model, weight
-
-
-def decide(
-    sampler: Sampler,
-    now: Prediction,
-    memory: Memory,
-    view: View,
-    started: Tensor,
-    hand: Tensor,
-    *,
-    schedule: ScheduleName,
-    selection: Selection,
-    noise: NoiseSource,
-    blockwise: bool,
-    eos_ids: tuple[int, ...],
-) -> tuple[Decision, Tensor]:
-    """What a sampler decides on rows that stand here, and the tokens [B, W] that it writes."""
-    width = view.masked.shape[-1]
-    time = clock(hand, schedule, view.active.sum(-1), started)
-    obs = Observation(
-        now=now,
-        past=memory.past,
-        seen=torch.zeros_like(time.step) if memory.seen is None else memory.seen,
-        drawn=now.top1 if selection.greedy else selection.draw(now, noise(view.running, width)),
-        masked=view.masked,
-        active=view.active,
-        quota=time.quota,
-        rate=time.rate,
-        step=time.step,
-        progress=time.progress,
-        carry=memory.carry,
-        noise=noise(view.running, width) if sampler.needs.noise else None,
-        blockwise=blockwise,
-        eos_ids=eos_ids,
-    )
-    decision = sampler.decide(obs)
-    check_decision(decision, sampler, view)
-    written = obs.drawn if decision.tokens is None else decision.tokens
-    return replace(decision, commit=decision.commit & view.masked & view.running[:, None]), written
-
-
-def decide_and_settle(
-    sampler: Sampler, now: Prediction, memory: Memory, view: View, *given: Any, **settings: Any
-) -> tuple[Decision, Tensor, Outcome]:
-    """Both at once, for few kernels."""
-    decision, written = decide(sampler, now, memory, view, *given, **settings)
-    return decision, written, settle(decision.commit, now.lse, view.running)
-
-
-def fill(now: Prediction, view: View) -> tuple[Decision, Tensor]:
-    """Everything active, with the argmax of the canvas as it is."""
-    return Decision(view.active, torch.zeros_like(view.active), torch.zeros_like(view.running)), now.top1
-
-
-def settle(commit: Tensor, lse: Tensor, running: Tensor) -> Outcome:
-    """Rows that committed anything; running rows with a NaN or +inf logit, or nothing but -inf; [B] each."""
-    return commit.any(-1), running & ~lse.isfinite().all(-1)
 
 
 def check(info: ModelInfo, canvas: Canvas, plan: Plan, options: Options) -> None:

@@ -8,14 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from unmask.bench.gpu import CACHES, COMPARED, measure
+from unmask.bench.gpu import CACHES, COMPARED
 from unmask.bench.gpu_table import table, wrong
 from unmask.bench.parts import KINDS, WAITING, kind_of
 from unmask.bench.released import RULES
-from unmask.bench.report import Report
 from unmask.bench.run_gpu import run_gpu
 
-CPU = torch.device("cpu")
 
 
 @pytest.fixture(scope="module")
@@ -98,10 +96,11 @@ def test_changed_tokens_and_a_wrong_summary_are_named(content):
 
 def test_what_does_not_fit_into_the_time_is_left_out_and_said():
     said: list[str] = []
-    report = Report({"families": {}}, None, 0.0, said.append)
-    measure(report, ["dream"], ["eager"], CPU, small=True)
-    assert report.problems
-    assert all("the time given was over" in sentence for sentence in report.problems)
+    content = run_gpu(families=["dream"], ways=["eager"], small=True, minutes=0.0, say=said.append)
+    left_out = content["problems"]
+    assert len(left_out) > 5
+    assert all("the time given was over" in sentence for sentence in left_out)
+    assert all(f"problem: {sentence}" in said for sentence in left_out)
 
 
 @pytest.mark.parametrize(

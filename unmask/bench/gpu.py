@@ -1,7 +1,7 @@
 """A reverse step at full size on one GPU: what the forward takes, what `less` adds, with and without a cache.
 
-Weights are random, in the published shapes, made on the device. Every way to run the model is first compared
-with the plain one: recorded forwards must give its tokens, the fused summary the numbers of the torch path.
+Weights are random, in the published shapes, made on the device. Every way to run the model is compared with
+the first: recorded forwards must give its tokens, the fused summary the numbers of the torch path.
 """
 
 from __future__ import annotations
@@ -68,14 +68,15 @@ class Sizes:
     runs: int = 20
     warmups: int = 5
 
-    def only(self, batches: Sequence[int] | None) -> Sizes:
-        """With these batch sizes alone; None: all."""
-        kept = [
-            (batch, budget)
-            for batch, budget in zip(self.batches, self.budgets, strict=True)
-            if batches is None or batch in batches
-        ]
-        return replace(self, batches=tuple(one for one, _ in kept), budgets=tuple(two for _, two in kept))
+    def only(self, batches: Sequence[int]) -> Sizes:
+        """With these batch sizes alone."""
+        kept = {batch: budget for batch, budget in self.budget_of.items() if batch in batches}
+        return replace(self, batches=tuple(kept), budgets=tuple(kept.values()))
+
+    @property
+    def budget_of(self) -> dict[int, int]:
+        """The budget of each batch size."""
+        return dict(zip(self.batches, self.budgets, strict=True))
 
 
 SMALL = Sizes(prompt=16, length=32, block=16, batches=(1, 2), budgets=(8, 8), runs=2, warmups=1)
@@ -83,10 +84,12 @@ SMALL = Sizes(prompt=16, length=32, block=16, batches=(1, 2), budgets=(8, 8), ru
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """What is to be measured of each family."""
+    """What is to be measured."""
 
+    families: Sequence[str]
     ways: Sequence[str]
-    caches: Sequence[str]
+    batches: Sequence[int]
+    caches: Sequence[str]  # beside none, which is timed always
     samplers: Sequence[str]  # beside the references
     references: Sequence[Reference]
 
@@ -99,23 +102,11 @@ class Added(TypedDict):
 
 
 @torch.no_grad()
-def measure(
-    report: Report,
-    families: Sequence[str],
-    ways: Sequence[str],
-    device: torch.device,
-    *,
-    small: bool,
-    batches: Sequence[int] | None = None,
-    caches: Sequence[str] = tuple(CACHES),
-    samplers: Sequence[str] = COMPARED,
-    references: Sequence[Reference] = (),
-) -> None:
+def measure(report: Report, asked: Asked, device: torch.device, *, small: bool) -> None:
     """Check and time every family in every way; the results are in the report."""
-    sizes = (SMALL if small else Sizes()).only(batches)
-    asked = Asked(ways=ways, caches=caches, samplers=samplers, references=references)
+    sizes = (SMALL if small else Sizes()).only(asked.batches)
     report.content["machine"] = machine(device)
-    for family in families:
+    for family in asked.families:
         report.say(f"{NAMES[family]}: making the weights")
         bench = Bench(full_size(family, device, small=small), sizes, device)
         results = report.content["families"].setdefault(family, {"name": NAMES[family]})
@@ -231,7 +222,7 @@ class Bench:
     def step(self, batch: int, cache: str) -> dict[str, Any]:
         """Milliseconds of a reverse step of `less`: the mean of a whole run, every wait of the host and the
         forwards that refresh a cache included; beside it those of its forward, or of steps inside a block."""
-        budget = dict(zip(self.sizes.batches, self.sizes.budgets, strict=True))[batch]
+        budget = self.sizes.budget_of[batch]
         run = partial(self.decode, batch, cache)
         watch_memory(self.device)
         result = run(steps=budget)  # records and compiles, which takes memory that stays taken

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from unmask.bench.gpu import CACHES, COMPARED, NAMES, SMALL, WAYS, Sizes, measure
+from unmask.bench.gpu import CACHES, COMPARED, NAMES, SMALL, WAYS, Asked, Sizes, measure
 from unmask.bench.gpu_table import table, wrong
 from unmask.bench.parts import draw_parts, parts_table
 from unmask.bench.place import pick_place
@@ -51,17 +51,15 @@ def run_gpu(
     }
     path = None if out is None else out / "gpu.json"
     report = Report(content, path, time.monotonic() + minutes * 60, say)
-    measure(
-        report,
-        families,
-        ways,
-        place,
-        small=small,
+    asked = Asked(
+        families=families,
+        ways=ways,
         batches=content["batches"],
         caches=caches,
         samplers=samplers,
         references=given or list(released()),
     )
+    measure(report, asked, place, small=small)
     for sentence in wrong(content):
         report.problem(sentence)
     say(f"\n{table(content)}")

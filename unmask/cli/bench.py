@@ -49,7 +49,9 @@ def gpu(
     batches: Annotated[
         str | None, typer.Option("--batches", help="Some of 1,8,32; as a rule all of them.")
     ] = None,
-    caches: Annotated[str, typer.Option("--caches", help="Some of these.")] = "none,prefix,dual",
+    caches: Annotated[
+        str, typer.Option("--caches", help="Some of these; none is always timed.")
+    ] = "none,prefix,dual",
     samplers: Annotated[str, typer.Option("--samplers", help="Some of these.")] = "base,klass,less",
     reference: References = None,
 ) -> None:

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from unmask.contract import checked_logits
 from unmask.course import View
+from unmask.decision import decide, fill, settle
 from unmask.draw import NoiseSource, RowNoise
-from unmask.loop import decide, fill, settle
 from unmask.memory import predict
 from unmask.serving.row import Row, Ruling, Seat, gather
 from unmask.types import MaskedLM, ModelInfo, Prediction
