@@ -15,7 +15,6 @@ from unmask.bench.released import RULES
 from unmask.bench.run_gpu import run_gpu
 
 
-
 @pytest.fixture(scope="module")
 def out(tmp_path_factory) -> Path:
     return tmp_path_factory.mktemp("bench")
