@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
+from functools import cache
 from typing import NamedTuple
 
 import torch
@@ -62,7 +63,9 @@ class Taken(NamedTuple):
     canvas: Canvas
     changed: Tensor  # [B] bool, rows that committed anything
     broken: Tensor  # [B] bool, rows whose logits are no numbers
-    go_on: Callable[[], None] | None = None  # to be called as soon as every row is known to need a forward
+    # to be called before the host waits for the device: makes the next forward ready. What it returns starts
+    # it, to be called as soon as every row is known to need it
+    prepare: Callable[[], Callable[[], None]] | None = None
 
 
 Course = Generator[Turn, Taken, None]
@@ -101,7 +104,7 @@ def course(
             taken = yield Turn(canvas, number, block, window, view, started, hand, index)
             canvas = taken.canvas
             if step + 1 == block.budget and not fill_leftovers:
-                taken = taken._replace(go_on=None)
+                taken = taken._replace(prepare=None)
             over = _over(canvas, done, over)
             view = _look(
                 *(canvas, window, block, eos_ids, over),
@@ -112,7 +115,7 @@ def course(
             )
         if view.alive and fill_leftovers:  # the budget is spent: nothing may stay masked
             taken = yield Turn(canvas, number, block, window, view, started, hand, index, True)
-            [broken] = read(pack(taken.broken), 1)
+            [broken] = ask(pack(taken.broken), 1)()
             _check_logits(broken, index)
             canvas = taken.canvas
 
@@ -156,10 +159,12 @@ def _look(
         canvas.mask_id,
         eos_ids,
     )
-    runs, changed, broken = read(packed, 3)
+    answer = ask(packed, 3)
+    go_on = None if taken is None or taken.prepare is None else taken.prepare()
+    runs, changed, broken = answer()
     _check_logits(broken, step)
-    if taken is not None and taken.go_on is not None and len(changed) == len(running):
-        taken.go_on()
+    if go_on is not None and len(changed) == len(running):
+        go_on()
     return View(masked, active, running, fresh, len(runs), len(changed))
 
 
@@ -206,10 +211,33 @@ def pack(*flags: Tensor) -> Tensor:
     return packed
 
 
-def read(packed: Tensor, flags: int) -> list[list[int]]:
-    """For each of the packed flags, the rows where it is set; the host must wait for the device."""
-    values = packed.tolist()
-    return [[row for row, value in enumerate(values) if value >> bit & 1] for bit in range(flags)]
+def ask(packed: Tensor, flags: int) -> Callable[[], list[list[int]]]:
+    """Sends packed flags to the host. What is returned waits for them, but for nothing that the device was
+    given to do since, and says for each flag the rows where it is set."""
+    values, sent = _send(packed) if packed.is_cuda else (packed.cpu(), None)
+
+    def answer() -> list[list[int]]:
+        if sent is not None:
+            sent.synchronize()
+        bits = values.tolist()
+        return [[row for row, value in enumerate(bits) if value >> bit & 1] for bit in range(flags)]
+
+    return answer
+
+
+def _send(packed: Tensor) -> tuple[Tensor, torch.cuda.Event]:
+    """A copy on its way from a GPU, beside what else that does, and when it has arrived."""
+    aside = _aside(packed.device)
+    aside.wait_stream(torch.cuda.current_stream(packed.device))
+    with torch.cuda.stream(aside):
+        values = packed.to("cpu", non_blocking=True)
+    packed.record_stream(aside)
+    return values, aside.record_event()
+
+
+@cache
+def _aside(device: torch.device) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call, unused-ignore]
 
 
 def _check_logits(broken: list[int], step: int) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor
 from unmask.canvas import Canvas
 from unmask.checks import flag, id_tuple, one_of, token_ids, whole
 from unmask.contract import check_needs, check_written, checked_logits, is_model, is_sampler
-from unmask.course import Course, Taken, Turn, course, pack, read
+from unmask.course import Course, Taken, Turn, ask, course, pack
 from unmask.decision import Outcome, decide_and_settle, fill, settle
 from unmask.draw import NoiseSource, RowNoise, Selection
 from unmask.fuse import fused
@@ -210,18 +210,21 @@ class _Run:
         self.seen = turn
         return self.now
 
-    def head_start(self, turn: Turn, canvas: Canvas) -> Callable[[], None] | None:
-        """Starts the forward of this block that follows the turn, if it can be of all rows."""
+    def head_start(self, turn: Turn, canvas: Canvas) -> Callable[[], Callable[[], None]] | None:
+        """Makes the forward of this block that follows the turn ready, if it can be of all rows."""
         if not self.model.info.compiled or not turn.view.everyone or turn.leftover:
             return None
-        say = self.ready(canvas, turn.window)
 
         @torch.no_grad()
-        def go_on() -> None:
+        def prepare() -> Callable[[], None]:
+            return partial(go_on, self.ready(canvas, turn.window))
+
+        @torch.no_grad()
+        def go_on(say: Callable[[], Tensor]) -> None:
             self.now = None  # the last logits go before the next ones come
             self.ahead = canvas, say()
 
-        return go_on
+        return prepare
 
     def ready(self, canvas: Canvas, window: slice) -> Callable[[], Tensor]:
         """`say`, to be called if it is wanted; what the host can do before, it does now, as it has time."""
@@ -347,7 +350,7 @@ def check(info: ModelInfo, canvas: Canvas, plan: Plan, options: Options) -> None
         raise ValueError("banned_ids rules out every token; leave at least one")
     behind = canvas.masked(slice(generation.stop, length))
     foreign = (canvas.tokens < 0) | (canvas.tokens >= info.vocab_size)
-    unplanned, unknown = read(pack(behind.any(-1), foreign.any(-1)), 2)
+    unplanned, unknown = ask(pack(behind.any(-1), foreign.any(-1)), 2)()
     if generation.start < canvas.start or generation.stop > length or unplanned:
         raise ValueError(
             f"the plan covers columns {generation.start} to {generation.stop}, but the canvas generates "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
@@ -78,18 +78,17 @@ def collect(steps: Iterable[Step], canvas: Canvas, eos_ids: tuple[int, ...]) -> 
 
 
 class _Counted(NamedTuple):
-    """What counts of a step, [B] each."""
+    """What counts of a step; of several, with one dimension more."""
 
-    running: Tensor
-    fresh: Tensor
-    forced: Tensor
-    committed: Tensor  # positions
-    eligible: Tensor  # any position
+    running: Tensor  # [B]
+    fresh: Tensor  # [B]
+    forced: Tensor  # [B]
+    commit: Tensor  # [B, W]
+    eligible: Tensor  # [B, W]
 
 
-def _stack(steps: Sequence[_Counted]) -> _Counted:
-    """All steps at once, [steps, B] each."""
-    return _Counted(*(torch.stack(values) for values in zip(*steps, strict=True)))
+AT_ONCE = 64  # steps counted: on a device, a dozen small sums per step would cost more than the decision
+COUNTS = ("steps", "forwards", "accepted", "forced", "forced_steps", "empty_steps", "leftovers")
 
 
 class Tally:
@@ -99,35 +98,36 @@ class Tally:
         self.canvas = canvas
         self.eos_ids = eos_ids
         self.evaluations = 0
-        nobody = torch.zeros(len(canvas.tokens), dtype=torch.bool, device=canvas.tokens.device)
-        nothing = _Counted(nobody, nobody, nobody, nobody.long(), nobody)
-        # counted at the end: on a device, a dozen small sums per step would cost more than the decision
-        self.taken = [nothing]
-        self.filled = [nothing]
+        self._kind: tuple[int, bool] | None = None  # of what waits: its width, and whether it is leftovers
+        self._waiting: list[_Counted] = []
+        nothing = torch.zeros(len(canvas.tokens), dtype=torch.long, device=canvas.tokens.device)
+        self._counts = dict.fromkeys(COUNTS, nothing)
 
     def add(self, step: Step) -> None:
         """Note one step."""
         self.canvas = replace(self.canvas, tokens=step.tokens)
         self.evaluations += step.forward
-        decision = step.decision
-        committed, eligible = decision.commit.sum(-1), decision.eligible.any(-1)
-        counted = _Counted(step.running, step.fresh, decision.forced, committed, eligible)
-        (self.filled if step.leftover else self.taken).append(counted)
+        commit, eligible, forced = step.decision.commit, step.decision.eligible, step.decision.forced
+        kind = commit.shape[-1], step.leftover
+        if kind != self._kind or len(self._waiting) == AT_ONCE:
+            self._count()
+        self._kind = kind
+        self._waiting.append(_Counted(step.running, step.fresh, forced, commit, eligible))
+
+    def _count(self) -> None:
+        """Add up what waits."""
+        if not self._waiting:
+            return
+        steps = _Counted(*(torch.stack(values) for values in zip(*self._waiting, strict=True)))
+        self._waiting = []
+        costs = _leftover_costs(steps) if self._kind and self._kind[1] else _costs(steps)
+        for name, each in costs.items():
+            self._counts[name] = self._counts[name] + each.sum(0)
 
     def counts(self) -> dict[str, Tensor]:
         """What the steps cost so far, [B] each."""
-        taken, filled = _stack(self.taken), _stack(self.filled)
-        forced = taken.forced & taken.running
-        per_step = {
-            "steps": taken.running,
-            "forwards": torch.cat([taken.fresh, filled.fresh]),
-            "accepted": taken.committed * ~forced,
-            "forced": taken.committed * forced,
-            "forced_steps": forced,
-            "empty_steps": taken.running & ~taken.eligible,
-            "leftovers": filled.committed,
-        }
-        return {name: counted.sum(0) for name, counted in per_step.items()}
+        self._count()
+        return dict(self._counts)
 
     def result(self) -> Result:
         """What came out."""
@@ -141,3 +141,21 @@ class Tally:
             evaluations=self.evaluations,
             **self.counts(),
         )
+
+
+def _costs(steps: _Counted) -> dict[str, Tensor]:
+    """What some steps cost, [steps, B] each."""
+    forced, committed = steps.forced & steps.running, steps.commit.sum(-1)
+    return {
+        "steps": steps.running,
+        "forwards": steps.fresh,
+        "accepted": committed * ~forced,
+        "forced": committed * forced,
+        "forced_steps": forced,
+        "empty_steps": steps.running & ~steps.eligible.any(-1),
+    }
+
+
+def _leftover_costs(steps: _Counted) -> dict[str, Tensor]:
+    """The same of steps that filled what was left."""
+    return {"forwards": steps.fresh, "leftovers": steps.commit.sum(-1)}

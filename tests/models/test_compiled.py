@@ -213,12 +213,38 @@ def test_nothing_is_made_ready_for_rows_that_have_ended(traced, monkeypatch):
     made: list[int] = []
     make = Recording.__init__
     monkeypatch.setattr(
-        Recording, "__init__", lambda self, *given: made.append(len(given[2][0])) or make(self, *given)
+        Recording, "__init__", lambda self, *given: made.append(len(given[-2][0])) or make(self, *given)
     )
     over = torch.tensor([True, False], device=DEVICE)
     steps = list(recalling(started("llada_tiny", recordings=1), done=lambda tokens: over))
     assert len(steps) > 3
     assert made == [1]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("cached", [False, True])
+def test_a_forward_that_was_only_made_ready_changes_nothing(family, cached):
+    window, texts = slice(2, 18), [torch.full((1, 20), token, device=DEVICE) for token in (5, 6)]
+    answers = []
+    for model in (tiny(family), tiny(family, layers=False)):
+        cache = unmask.BlockCache("block") if cached else None
+        if cache is not None:
+            cache.start_block(window)
+        with torch.no_grad():
+            model(texts[0], None, window, cache)
+            if model.runner is not None:
+                model.ready(texts[1], None, window, cache)  # and not gone on with
+            answers.append(model(texts[0], None, window, cache))
+    torch.testing.assert_close(*answers, rtol=0, atol=1e-4)
+
+
+def test_one_recording_at_a_time_is_enough():
+    model, plain = tiny("llada_tiny", layers=False, bucket=16, recordings=1), tiny("llada_tiny")
+    for length in (5, 30, 5):
+        tokens = torch.full((1, length), 5, device=DEVICE)
+        with torch.no_grad():
+            answer, expected = (each(tokens, None, slice(0, length), None) for each in (model, plain))
+        torch.testing.assert_close(answer, expected, rtol=0, atol=1e-4)
 
 
 def test_forgotten_recordings_take_their_keys_and_values_along():

@@ -15,7 +15,7 @@ from unmask.experiments.drawing import COLOURS, panels, save_png
 
 # the first pattern that a kernel's name matches says what it does
 KINDS = {
-    "matrix products": r"gemm|nvjet|cutlass|xmma|cublas|splitk|aten::(mm|addmm|bmm)$",
+    "matrix products": r"gemm|nvjet|cutlass|xmma|cublas|splitk|aten::(mm|addmm|bmm)$|^_product$",
     "attention": r"flash|fmha|attention|cudnn_.*sdpa|^_attend$",
     "summary of the logits": r"^_scan$|^_choose$|logsumexp|topk|gatherTopK|radix",
     "compiled layers and decisions": r"^triton_",

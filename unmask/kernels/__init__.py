@@ -27,10 +27,14 @@ def usable(logits: Tensor, top_k: int) -> bool:
 
 def attends(weight: Tensor, head_size: int) -> bool:
     """Whether a kernel can mix values here, in this precision and with heads of this size."""
+    return head_size in (16, 32, 64, 128) and multiplies(weight)
+
+
+def multiplies(weight: Tensor) -> bool:
+    """Whether a kernel can multiply here, in this precision."""
     return (
         weight.is_cuda
         and weight.dtype in (torch.bfloat16, torch.float16)  # in float32 the torch path is the exact one
-        and head_size in (16, 32, 64, 128)
         and os.environ.get(SWITCH) != "0"
         and _installed()
     )

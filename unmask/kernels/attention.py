@@ -7,13 +7,16 @@ zero. This one reads the keys of a group where they are and writes what the next
 
 from __future__ import annotations
 
+from functools import cache
+
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 LOG2_E = 1.4426950408889634
-QUERIES, KEYS = 64, 64  # of a piece of work
+TILE = 64, 64  # queries and keys of a piece of work
+SMALL = 16, 128  # the same where all pieces find room on the GPU at once
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
@@ -24,7 +27,8 @@ def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Te
     """
     rows, heads, n, size = query.shape
     out = _empty(query, key, value, mask)
-    _attend[(triton.cdiv(n, QUERIES), rows * heads)](
+    queries, keys = tile(query)
+    _attend[(triton.cdiv(n, queries), rows * heads)](
         query,
         key,
         value,
@@ -40,12 +44,24 @@ def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Te
         GROUPS=heads // key.shape[1],
         SIZE=size,
         MASKED=mask is not None,
-        QUERIES=QUERIES,
-        KEYS=KEYS,
+        QUERIES=queries,
+        KEYS=keys,
         num_warps=4,
         num_stages=3,
     )
     return out
+
+
+def tile(query: Tensor) -> tuple[int, int]:
+    """How many queries and keys a piece of work has."""
+    rows, heads, n, _ = query.shape
+    return SMALL if triton.cdiv(n, SMALL[0]) * rows * heads <= _processors(query.device) else TILE
+
+
+@cache
+def _processors(device: torch.device) -> int:
+    """How many pieces of work a GPU does at once, one each."""
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 16
 
 
 def _empty(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:

@@ -17,19 +17,24 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from unmask import kernels
-from unmask.models.layers import Attention, Store, SwiGLU, attend
-from unmask.models.trunk import Trunk
+from unmask.models.layers import Attention, Rope, Store, SwiGLU, attend, product
+from unmask.models.pieces import cuttable, in_pieces
+from unmask.models.trunk import Stream, Sum, Trunk
 from unmask.types import Cache
 
 WARMUPS = 3  # runs before a recording, in which libraries choose kernels and take their workspaces
 SHORT = 512  # queries of all rows up to which our attention is the faster one on an H200
 SHORT_GROUPED = 4096  # the same for heads that share keys
+OPENING = 2  # layers that run before the host knows whether they are needed, so that the device need not wait
+FEW = 128  # columns up to which a product takes as long as its weights take to arrive
 MOST_SHAPES = 256  # compiled variants of a layer and of a decision
 Model = TypeVar("Model", bound=Trunk)
-Work = Callable[..., Tensor]
+Fixed = TypeVar("Fixed", Tensor, Rope)
+Opening = Callable[..., Stream]
+Rest = Callable[[Stream, Tensor], Stream]
 
 
 def compile(
@@ -53,6 +58,7 @@ def compile(
     if layers:
         _allow_shapes(MOST_SHAPES)
         _fuse_attention(model)
+        _cut_products(model)
         for module in (*model.layers, model.norm):
             module.compile(dynamic=False)
     model.info = replace(model.info, compiled=layers)
@@ -85,6 +91,20 @@ def _fuse_attention(model: Trunk) -> None:
             module.mix = mix
 
 
+def _cut_products(model: Trunk) -> None:
+    """Leave products of few columns in pieces, where whoever adds them up norms the sum too."""
+
+    def cut(layer: nn.Module, x: Tensor) -> Tensor:
+        if x.shape[:-1].numel() > FEW or not isinstance(layer, nn.Linear) or not cuttable(layer.weight):
+            return product(layer, x)
+        pieces: Tensor = in_pieces(x, layer.weight)
+        return pieces
+
+    for module in model.modules():
+        if isinstance(module, Attention | SwiGLU):
+            module.product = cut
+
+
 class Key(NamedTuple):
     """What a recording is bound to."""
 
@@ -104,39 +124,47 @@ class Runner:
         self.most = most
         self.recordings: OrderedDict[Key, Recording] = OrderedDict()
         self.kept: dict[tuple[int, int], Kept] = {}  # recordings are bound to the memory of these
-        self.fixed: dict[tuple[int, ...], Tensor] = {}  # inputs that say nothing but their size
-        self.placed: object = None  # stands for what was made ready last
-        # recordings run one after another, so they may share what they use in between
-        self.pool = torch.cuda.graph_pool_handle() if model.norm.weight.is_cuda else None
+        self.fixed: dict[tuple[str | int, ...], Any] = {}  # inputs that say nothing but their size
+        self.opened: object = None  # stands for what was made ready last
+        self.pool: Any = None  # recordings run one after another, so they may share what they use in between
 
     @torch.no_grad()
     def ready(
         self, tokens: Tensor, attend: Tensor | None, columns: slice, cache: Cache | None
-    ) -> Callable[[], Tensor]:
-        """Puts everything in its place; what is returned plays."""
+    ) -> Callable[[], Sum]:
+        """Starts on the first layers, as the host may need a while to decide; what is returned goes on."""
         rows, n = tokens.shape
         width = -(-n // self.bucket) * self.bucket
         whole = columns == slice(0, n)
         kept = None if cache is None else self._keep(cache, rows, width, whole=whole)
-        index = self._index(slice(0, width) if whole else columns, tokens.device)
+        running = slice(0, width) if whole else columns
+        index = self._index(running, tokens.device)
         real = self._attend(attend, tokens, width)
         key = Key(rows, width, len(index), real is not None, cache is not None)
-        inputs = (tokens, index) if real is None else (tokens, index, real)
+        # without padding, rotations say nothing but the columns
+        inputs = (tokens, index, *(self._rope(tokens, running) if real is None else (real,)))
         recording = self._recording(key, kept, inputs)
-        recording.place(*inputs)
-        placed = self.placed = object()
+        recording.open(*inputs)
+        opened = self.opened = object()
 
-        def play() -> Tensor:
-            if self.placed is not placed:  # the places were taken since, and perhaps the keys and values
+        def play() -> Sum:
+            if self.opened is not opened:  # the places were taken since, and perhaps the keys and values
                 return self.ready(tokens, attend, columns, cache)()
-            return recording.play()[:, : columns.stop - columns.start]
+            x, change = recording.play()
+            real = slice(0, columns.stop - columns.start)
+            return x[:, real], change[..., real, :]
 
         return play
 
     def _index(self, columns: slice, device: torch.device) -> Tensor:
         """The columns as numbers."""
         place = columns.start, columns.stop
-        return self._same(place, lambda: torch.arange(*place, device=device))
+        return self._same(("index", *place), lambda: torch.arange(*place, device=device))
+
+    def _rope(self, tokens: Tensor, columns: slice) -> Rope:
+        """The rotations of columns where nothing is padding."""
+        place = columns.start, columns.stop
+        return self._same(("rope", *place), lambda: self.model.rope(tokens, None, columns))
 
     def _attend(self, attend: Tensor | None, tokens: Tensor, width: int) -> Tensor | None:
         """The real columns of the padded canvas; padding on the right moves no column and no position."""
@@ -146,15 +174,16 @@ class Runner:
         if n == width:
             return None
         ones = partial(torch.ones, rows, n, dtype=torch.bool, device=tokens.device)
-        return self._same((rows, n, width), lambda: F.pad(ones(), (0, width - n)))
+        return self._same(("real", rows, n, width), lambda: F.pad(ones(), (0, width - n)))
 
-    def _same(self, key: tuple[int, ...], make: Callable[[], Tensor]) -> Tensor:
-        """Always the same tensor for the same key: a recording that got it last need not copy it."""
+    def _same(self, key: tuple[str | int, ...], make: Callable[[], Fixed]) -> Fixed:
+        """Always the same tensors for the same key: a recording that got them last need not copy them."""
         if key not in self.fixed:
             if len(self.fixed) >= MOST_SHAPES:
                 self.fixed.clear()
             self.fixed[key] = make()
-        return self.fixed[key]
+        same: Fixed = self.fixed[key]
+        return same
 
     def _keep(self, cache: Cache, rows: int, width: int, *, whole: bool) -> Kept:
         """The keys and values of this run; a run of all columns makes them its own."""
@@ -174,11 +203,17 @@ class Runner:
         if key not in self.recordings:
             while len(self.recordings) >= self.most:
                 self._forget(*self.recordings.popitem(last=False))
+            if not self.recordings:
+                self.pool = self._new_pool()  # the old one went with the last that used it
             if kept is not None:  # which may have gone with the last recording that used it
                 self.kept[key.rows, key.columns] = kept
-            self.recordings[key] = Recording(self._work(kept), key.columns, inputs, self.pool)
+            work = self._work(kept, padded=key.padded)
+            self.recordings[key] = Recording(*work, key.columns, inputs, self.pool)
         self.recordings.move_to_end(key)
         return self.recordings[key]
+
+    def _new_pool(self) -> Any:
+        return torch.cuda.graph_pool_handle() if self.model.norm.weight.is_cuda else None
 
     def _forget(self, key: Key, _: Recording) -> None:
         """Let go of the keys and values that no recording is bound to any more."""
@@ -186,58 +221,76 @@ class Runner:
         if key.cached and not any(other.cached and other[:2] == size for other in self.recordings):
             self.kept.pop(size, None)
 
-    def _work(self, kept: Kept | None) -> Work:
-        model = self.model
+    def _work(self, kept: Kept | None, *, padded: bool) -> tuple[Opening, Rest]:
+        """The first layers, and the rest of them."""
+        model, first = self.model, min(OPENING, len(self.model.layers) - 1)
 
-        def work(tokens: Tensor, index: Tensor, attend: Tensor | None = None) -> Tensor:
-            stores: Sequence[Store | None] = [None] * len(model.layers)
-            if kept is not None:
-                stores = [Slot(keys, values, index) for keys, values in kept.layers]
-            states: Tensor = model.through_layers(tokens, attend, index, stores)
-            return states
+        def stores(index: Tensor) -> Sequence[Store | None]:
+            if kept is None:
+                return [None] * len(model.layers)
+            return [Slot(keys, values, index) for keys, values in kept.layers]
 
-        return work
+        def opening(tokens: Tensor, index: Tensor, *others: Tensor) -> Stream:
+            attend = others[0] if padded else None
+            cosine, sine = model.rope(tokens, attend, index) if padded else others
+            entered = model.enter(tokens, attend, index, (cosine, sine))
+            return model.through(model.layers[:first], entered, stores(index)[:first])
+
+        def rest(stream: Stream, index: Tensor) -> Stream:
+            return model.through(model.layers[first:], stream, stores(index)[first:])
+
+        return opening, rest
 
 
 class Recording:
-    """Work on tokens, an index and perhaps more, recorded once and replayed, which overwrites its output."""
+    """Layers on tokens, an index and perhaps more, recorded once in two parts and replayed, which overwrites
+    their output."""
 
-    def __init__(self, work: Work, columns: int, inputs: Sequence[Tensor], pool: Any) -> None:
-        self.work = work
-        tokens, *rest = inputs
-        self.inputs = [F.pad(tokens, (0, columns - tokens.shape[1])), *(given.clone() for given in rest)]
-        self.given = rest  # what the copies were made from
-        self.graph = torch.cuda.CUDAGraph() if self.inputs[0].is_cuda else None
-        self.output: Tensor | None = None
-        if self.graph is not None:
+    def __init__(
+        self, opening: Opening, rest: Rest, columns: int, inputs: Sequence[Tensor], pool: Any
+    ) -> None:
+        self.work = opening, rest
+        tokens, *others = inputs
+        self.inputs = [F.pad(tokens, (0, columns - tokens.shape[1])), *(given.clone() for given in others)]
+        self.given = others  # what the copies were made from
+        self.graphs = [torch.cuda.CUDAGraph() for _ in self.work] if tokens.is_cuda else []
+        if self.graphs:
             self._warm_up()
-            with torch.cuda.graph(self.graph, pool=pool):
-                self.output = work(*self.inputs)
+            with torch.cuda.graph(self.graphs[0], pool=pool):
+                self.between = opening(*self.inputs)
+            with torch.cuda.graph(self.graphs[1], pool=pool):
+                self.output = rest(self.between, self.inputs[1])
 
     def _warm_up(self) -> None:
         stream = torch.cuda.Stream()  # type: ignore[no-untyped-call, unused-ignore]
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             for _ in range(WARMUPS):
-                self.work(*self.inputs)
+                self._run()
         torch.cuda.current_stream().wait_stream(stream)
 
-    def place(self, *inputs: Tensor) -> None:
-        """Take these inputs for the next play."""
+    def _run(self) -> Stream:
+        opening, rest = self.work
+        return rest(opening(*self.inputs), self.inputs[1])
+
+    def open(self, *inputs: Tensor) -> None:
+        """Take these inputs for the next play, and start on it."""
         tokens, *rest = inputs
         self.inputs[0][:, : tokens.shape[1]].copy_(tokens)  # what stands behind is not attended to
         for held, given, last in zip(self.inputs[1:], rest, self.given, strict=True):
             if given is not last:
                 held.copy_(given)
         self.given = rest
+        if self.graphs:
+            self.graphs[0].replay()
 
     @torch.no_grad()
-    def play(self) -> Tensor:
+    def play(self) -> Sum:
         """What comes of the inputs in their places."""
-        if self.graph is None or self.output is None:
-            return self.work(*self.inputs)
-        self.graph.replay()
-        return self.output
+        if self.graphs:
+            self.graphs[1].replay()
+        stream = self.output if self.graphs else self._run()
+        return stream.x, stream.change
 
 
 @dataclass(slots=True)

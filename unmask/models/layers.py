@@ -11,19 +11,25 @@ from torch import Tensor, nn
 Rope = tuple[Tensor, Tensor]  # cosine and sine, [1 or B, 1, n, D / 2] float32
 Store = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]  # fresh keys and values in, all of them out
 Mix = Callable[[Tensor, Tensor, Tensor, "Tensor | None"], Tensor]  # as `attend` has it
+Product = Callable[[nn.Module, Tensor], Tensor]  # as `product` has it
 
 
 class RMSNorm(nn.Module):
-    """Root-mean-square norm with a weight; the result has the weight's dtype."""
+    """Adds a change to the residual stream x [B, n, size] and norms the sum by its root mean square.
+
+    Gives both, the normed one in the weight's dtype. The change may come in pieces to be added,
+    [S, B, n, size].
+    """
 
     def __init__(self, size: int, eps: float) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.ones(size))
         self.eps = eps
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, change: Tensor) -> tuple[Tensor, Tensor]:
+        x = x + (change.sum(0) if change.dim() > x.dim() else change)
         weight = self.weight.to(x.dtype)
-        return F.rms_norm(x, weight.shape, weight, self.eps).to(self.weight.dtype)
+        return x, F.rms_norm(x, weight.shape, weight, self.eps).to(self.weight.dtype)
 
 
 def rotary(positions: Tensor, head_size: int, theta: float) -> Rope:
@@ -83,6 +89,12 @@ class Joined:
         return torch.split(F.linear(x, self.weight, self.bias), self.sizes, dim=-1)
 
 
+def product(layer: nn.Module, x: Tensor) -> Tensor:
+    """The layer's output; what says the same may leave it in pieces to be added, [S, B, n, size]."""
+    output: Tensor = layer(x)
+    return output
+
+
 class Attention(nn.Module):
     """Bidirectional grouped-query attention."""
 
@@ -95,6 +107,7 @@ class Attention(nn.Module):
         self.output = nn.Linear(heads * head_size, size, bias=False)
         self.joined: Joined | None = None
         self.mix: Mix = attend  # or what says the same faster, see compiled.py
+        self.product: Product = product
 
     def join(self) -> None:
         """From now on compute queries, keys and values in one product."""
@@ -111,8 +124,7 @@ class Attention(nn.Module):
         query, key = rotate(query, rope), rotate(key, rope)
         if store is not None:
             key, value = store(key, value)
-        output: Tensor = self.output(self.mix(query, key, value, mask))
-        return output
+        return self.product(self.output, self.mix(query, key, value, mask))
 
     def _split(self, x: Tensor) -> Tensor:
         """[B, n, H * D] -> [B, H, n, D]."""
@@ -128,6 +140,7 @@ class SwiGLU(nn.Module):
         self.up = nn.Linear(size, hidden, bias=False)
         self.down = nn.Linear(hidden, size, bias=False)
         self.joined: Joined | None = None
+        self.product: Product = product  # or what says the same faster, see compiled.py
 
     def join(self) -> None:
         """From now on compute the gate and what it gates in one product."""
@@ -135,5 +148,4 @@ class SwiGLU(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         gate, up = (self.gate(x), self.up(x)) if self.joined is None else self.joined(x)
-        output: Tensor = self.down(F.silu(gate) * up)
-        return output
+        return self.product(self.down, F.silu(gate) * up)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -48,19 +48,31 @@ class Shape:
             )
 
 
+Sum = tuple[Tensor, Tensor]  # the residual stream and the change to be added to it, as RMSNorm takes them
+
+
+class Stream(NamedTuple):
+    """What goes from layer to layer. The `change` of the layer before is not added to `x` yet: whoever needs
+    the sum norms it too, and both are then one kernel."""
+
+    x: Tensor
+    change: Tensor
+    rope: Rope
+    mask: Tensor | None
+
+
 class Runner(Protocol):
     """What runs the layers in place of `Trunk.run`, see compiled.py."""
 
     def ready(
         self, tokens: Tensor, attend: Tensor | None, columns: slice, cache: Cache | None
-    ) -> Callable[[], Tensor]:
+    ) -> Callable[[], Sum]:
         """`Trunk.run` of these, to be called when the answer is wanted."""
         ...
 
 
 class Layer(nn.Module):
-    """One transformer layer. The residual stream is `x` plus the `change` of the layer before, not added yet:
-    whoever needs the sum norms it too, and both are then one kernel."""
+    """One transformer layer."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
@@ -75,12 +87,10 @@ class Layer(nn.Module):
         self.mlp_norm = RMSNorm(shape.size, shape.norm_eps)
         self.mlp = SwiGLU(shape.size, shape.mlp_size)
 
-    def forward(
-        self, x: Tensor, change: Tensor, rope: Rope, mask: Tensor | None, store: Store | None
-    ) -> tuple[Tensor, Tensor]:
-        x = x + change
-        x = x + self.attention(self.attention_norm(x), rope, mask, store)
-        return x, self.mlp(self.mlp_norm(x))
+    def forward(self, x: Tensor, change: Tensor, rope: Rope, mask: Tensor | None, store: Store | None) -> Sum:
+        x, normed = self.attention_norm(x, change)
+        x, normed = self.mlp_norm(x, self.attention(normed, rope, mask, store))
+        return x, self.mlp(normed)
 
 
 class Trunk(nn.Module):
@@ -152,25 +162,32 @@ class Trunk(nn.Module):
         part = slice(need.start - columns.start, need.stop - columns.start)
         ready = partial(partial, self.run) if self.runner is None else self.runner.ready
         run = ready(tokens, attend, columns, cache)
-        return lambda: self.norm(run()[:, part])
+        return lambda: self.norm(*(states[..., part, :] for states in run()))[1]
 
-    def run(self, tokens: Tensor, attend: Tensor | None, columns: slice, cache: Cache | None) -> Tensor:
-        """Hidden states of some columns after the last layer, [B, n, size]."""
+    def run(self, tokens: Tensor, attend: Tensor | None, columns: slice, cache: Cache | None) -> Sum:
+        """What the last layer leaves of some columns."""
         stores = [None if cache is None else partial(cache.update, i) for i in range(len(self.layers))]
-        return self.through_layers(tokens, attend, columns, stores)
+        rope = self.rope(tokens, attend, columns)
+        stream = self.through(self.layers, self.enter(tokens, attend, columns, rope), stores)
+        return stream.x, stream.change
 
-    def through_layers(
-        self, tokens: Tensor, attend: Tensor | None, columns: slice | Tensor, stores: Sequence[Store | None]
-    ) -> Tensor:
-        """Hidden states of the columns [n], given where each layer keeps its keys and values."""
+    def rope(self, tokens: Tensor, attend: Tensor | None, columns: slice | Tensor) -> Rope:
+        """The rotations of the columns [n]."""
+        positions = self.positions(tokens, attend)[:, columns]
+        return rotary(positions, self.shape.head_size, self.shape.rope_theta)
+
+    def enter(self, tokens: Tensor, attend: Tensor | None, columns: slice | Tensor, rope: Rope) -> Stream:
+        """What the first layer gets of the columns [n]."""
         change: Tensor = self.embed(tokens[:, columns])
         x = torch.zeros_like(change, dtype=torch.float32)  # adds up too many terms for bfloat16
-        positions = self.positions(tokens, attend)[:, columns]
-        rope = rotary(positions, self.shape.head_size, self.shape.rope_theta)
-        mask = key_mask(attend)
-        for layer, store in zip(self.layers, stores, strict=True):
-            x, change = layer(x, change, rope, mask, store)
-        return x + change
+        return Stream(x, change, rope, key_mask(attend))
+
+    def through(self, layers: Iterable[nn.Module], stream: Stream, stores: Sequence[Store | None]) -> Stream:
+        """What some layers make of it, given where each keeps its keys and values."""
+        for layer, store in zip(layers, stores, strict=True):
+            x, change = layer(*stream, store)
+            stream = stream._replace(x=x, change=change)
+        return stream
 
     def logits(self, states: Tensor) -> Tensor:
         """[B, W, size] -> [B, W, V]."""

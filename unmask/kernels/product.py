@@ -1,0 +1,64 @@
+"""A matrix product of up to 64 columns in Triton, in pieces to be added: see `unmask.models.pieces`."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+COLUMNS = 64  # at most: what one program multiplies
+OUTPUTS, INNER = 64, 128  # of a program, and of one of its steps
+
+
+def fits(x: Tensor, weight: Tensor, pieces: int) -> bool:
+    """Whether the kernel can multiply x [n, inner] with the weight [size, inner]."""
+    size, inner = weight.shape
+    whole = size % OUTPUTS == 0 and inner % (INNER * pieces) == 0
+    return len(x) <= COLUMNS and whole and x.is_contiguous() and weight.is_contiguous()
+
+
+def product(x: Tensor, weight: Tensor, pieces: int) -> Tensor:
+    """Pieces of x times the weight that add up to it, [pieces, n, size] float32."""
+    size, inner = weight.shape
+    out = x.new_empty(pieces, len(x), size, dtype=torch.float32)
+    _product[(size // OUTPUTS, pieces)](
+        *(x, weight, out, len(x), size),
+        WHOLE=inner,
+        PART=inner // pieces,
+        ROWS=max(16, triton.next_power_of_2(len(x))),
+        OUTPUTS=OUTPUTS,
+        INNER=INNER,
+        num_warps=4,
+        num_stages=4,
+    )
+    return out
+
+
+@triton.jit  # type: ignore[untyped-decorator, unused-ignore]
+def _product(  # type: ignore[no-untyped-def]
+    x,
+    weight,
+    out,
+    n,
+    size,
+    WHOLE: tl.constexpr,
+    PART: tl.constexpr,
+    ROWS: tl.constexpr,
+    OUTPUTS: tl.constexpr,
+    INNER: tl.constexpr,
+):
+    """All rows of x times some rows of the weight, over one part of the inner dimension."""
+    piece = tl.program_id(1)
+    row = tl.arange(0, ROWS)
+    output = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
+    k = piece * PART + tl.arange(0, INNER)
+    there = (row < n)[:, None]
+    x += row[:, None] * WHOLE + k[None, :]
+    weight += output[None, :].to(tl.int64) * WHOLE + k[:, None]
+    total = tl.zeros((ROWS, OUTPUTS), tl.float32)
+    for _ in range(0, PART, INNER):
+        total = tl.dot(tl.load(x, there, 0.0), tl.load(weight), total)
+        x += INNER
+        weight += INNER
+    tl.store(out + (piece * n + row[:, None]) * size + output[None, :], total, there)
