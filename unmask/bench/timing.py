@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import platform
 import sys
@@ -97,6 +98,7 @@ def synchronize(device: torch.device) -> None:
 
 def watch_memory(device: torch.device) -> None:
     """From here on, peaks of GPU memory count."""
+    gc.collect()  # other code may leave cycles, which hold on to its logits
     if device.type == "cuda":
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)
