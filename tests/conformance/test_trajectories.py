@@ -202,7 +202,7 @@ def check_winners(run: golden.Run, before: Tensor, step: Step, theirs: Tensor) -
         logits = run.model(before.to(golden.DEVICE), None, step.window, None).float().cpu()
         both = (logits.gather(-1, ids[..., None])[..., 0] for ids in (step.drawn, theirs.clamp(min=0)))
         ours, recorded = (values[other] for values in both)
-        torch.testing.assert_close(ours, recorded, rtol=0, atol=1e-5)
+        torch.testing.assert_close(ours, recorded, rtol=1e-5, atol=0)  # some 80 steps of float32
 
 
 def compare(ours: Tensor, theirs: Tensor, name: str, number: int) -> None:

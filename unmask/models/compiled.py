@@ -244,7 +244,7 @@ class Runner:
 
 class Recording:
     """Layers on tokens, an index and perhaps more, recorded once in two parts and replayed, which overwrites
-    their output."""
+    their output. Without a GPU they run as they are."""
 
     def __init__(
         self, opening: Opening, rest: Rest, columns: int, inputs: Sequence[Tensor], pool: Any
@@ -257,21 +257,24 @@ class Recording:
         if self.graphs:
             self._warm_up()
             with torch.cuda.graph(self.graphs[0], pool=pool):
-                self.between = opening(*self.inputs)
+                self._open()
             with torch.cuda.graph(self.graphs[1], pool=pool):
-                self.output = rest(self.between, self.inputs[1])
+                self._close()
 
     def _warm_up(self) -> None:
         stream = torch.cuda.Stream()  # type: ignore[no-untyped-call, unused-ignore]
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
+            opening, rest = self.work
             for _ in range(WARMUPS):
-                self._run()
+                rest(opening(*self.inputs), self.inputs[1])
         torch.cuda.current_stream().wait_stream(stream)
 
-    def _run(self) -> Stream:
-        opening, rest = self.work
-        return rest(opening(*self.inputs), self.inputs[1])
+    def _open(self) -> None:
+        self.between = self.work[0](*self.inputs)
+
+    def _close(self) -> None:
+        self.output = self.work[1](self.between, self.inputs[1])
 
     def open(self, *inputs: Tensor) -> None:
         """Take these inputs for the next play, and start on it."""
@@ -283,14 +286,17 @@ class Recording:
         self.given = rest
         if self.graphs:
             self.graphs[0].replay()
+        else:
+            self._open()
 
     @torch.no_grad()
     def play(self) -> Sum:
         """What comes of the inputs in their places."""
         if self.graphs:
             self.graphs[1].replay()
-        stream = self.output if self.graphs else self._run()
-        return stream.x, stream.change
+        else:
+            self._close()
+        return self.output.x, self.output.change
 
 
 @dataclass(slots=True)
