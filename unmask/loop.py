@@ -147,7 +147,9 @@ class _Run:
     options: Options
     cache: Cache | None
     noise: NoiseSource
-    headed: tuple[HeadedLM, Tensor] | None = field(init=False)  # looked up once, as the device would wait
+    # looked up once, as the device would wait
+    split: tuple[HeadedLM, Tensor] | None = field(init=False)  # the model and its head, where it has one
+    headed: tuple[HeadedLM, Tensor] | None = field(init=False)  # the same, where the head may come later
     block: int = -1  # the number of the last turn's
     now: Prediction | None = None
     seen: Turn | None = None  # the last turn that `now` was asked for
@@ -156,7 +158,8 @@ class _Run:
     memory: Memory = field(default_factory=Memory)
 
     def __post_init__(self) -> None:
-        self.headed = headed(self.model, self.sampler, self.options)
+        self.split = split(self.model)
+        self.headed = headed(self.split, self.sampler, self.options)
 
     @torch.no_grad()
     def take(self, turn: Turn) -> tuple[Step, Taken]:
@@ -227,14 +230,14 @@ class _Run:
         return prepare
 
     def ready(self, canvas: Canvas, window: slice) -> Callable[[], Tensor]:
-        """`say`, to be called if it is wanted; what the host can do before, it does now, as it has time."""
+        """`say`, to be called if it is wanted; what can be done before is done now, as there is time."""
         steady = self.cache is None or getattr(self.cache, "steady", False)
-        if self.headed is not None and steady and hasattr(self.headed[0], "ready"):
-            ready: Callable[[], Tensor] = self.headed[0].ready(
-                canvas.tokens, canvas.attend, window, self.cache
-            )
-            return ready
-        return partial(self.say, canvas, window)
+        model = None if self.split is None else self.split[0]
+        if model is None or not steady or not hasattr(model, "ready"):
+            return partial(self.say, canvas, window)
+        look: Callable[[], Tensor] = model.ready(canvas.tokens, canvas.attend, window, self.cache)
+        logits = model.logits
+        return look if self.headed is not None else lambda: logits(look())
 
     def say(self, canvas: Canvas, window: slice) -> Tensor:
         """What the model says of the window: hidden states, if its head comes later, or logits."""
@@ -316,19 +319,25 @@ class _Run:
         return decision, written, outcome
 
 
-def headed(model: MaskedLM, sampler: Sampler, options: Options) -> tuple[HeadedLM, Tensor] | None:
-    """The model and its head, if logits need not be kept nor be there all at once: the sampler asks for few
-    of them, and to make those again takes less than to keep all."""
-    needs = sampler.needs
-    if not needs.recall or needs.logits or not options.selection.greedy:
-        return None
+def split(model: MaskedLM) -> tuple[HeadedLM, Tensor] | None:
+    """The model and its head, if its logits are the product of hidden states and that."""
     # asked of the type: a wrapper that hands attributes on has logits of its own
     if not hasattr(type(model), "head_weight") or not isinstance(model, HeadedLM):
         return None
     weight = model.head_weight
-    if weight is None or needs.top_k * weight.shape[1] >= weight.shape[0]:
+    return None if weight is None else (model, weight)
+
+
+def headed(
+    parts: tuple[HeadedLM, Tensor] | None, sampler: Sampler, options: Options
+) -> tuple[HeadedLM, Tensor] | None:
+    """The same parts, if logits need not be kept nor be there all at once: the sampler asks for few of them,
+    and to make those again takes less than to keep all."""
+    needs = sampler.needs
+    if parts is None or not needs.recall or needs.logits or not options.selection.greedy:
         return None
-    return model, weight
+    vocabulary, size = parts[1].shape
+    return None if needs.top_k * size >= vocabulary else parts
 
 
 def check(info: ModelInfo, canvas: Canvas, plan: Plan, options: Options) -> None:
