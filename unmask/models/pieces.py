@@ -15,10 +15,13 @@ PIECES = 2  # what more of them gain in the product, they cost in the sum
 UNIT = 64  # a piece is a multiple of it, as the library's kernels step through it
 
 
+WIDENS = "dtype" in torch.ops.aten.bmm.overloads()  # products of half precision into float32; torch 2.8 on
+
+
 def cuttable(weight: Tensor) -> bool:
     """Whether a product with the weight [size, inner] gains by it: on a GPU, in half precision."""
     half = weight.dtype in (torch.bfloat16, torch.float16)
-    return weight.is_cuda and half and weight.shape[1] % (UNIT * PIECES) == 0
+    return WIDENS and weight.is_cuda and half and weight.shape[1] % (UNIT * PIECES) == 0
 
 
 def _in_pieces(x: Tensor, weight: Tensor) -> Tensor:
