@@ -13,9 +13,7 @@ from unmask import kernels
 
 PIECES = 2  # what more of them gain in the product, they cost in the sum
 UNIT = 64  # a piece is a multiple of it, as the library's kernels step through it
-
-
-WIDENS = "dtype" in torch.ops.aten.bmm.overloads()  # products of half precision into float32; torch 2.8 on
+WIDENS = hasattr(torch.ops.aten.bmm, "dtype")  # products of half precision into float32, from torch 2.8 on
 
 
 def cuttable(weight: Tensor) -> bool:
