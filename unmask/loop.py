@@ -214,8 +214,9 @@ class _Run:
         return self.now
 
     def head_start(self, turn: Turn, canvas: Canvas) -> Callable[[], Callable[[], None]] | None:
-        """Makes the forward of this block that follows the turn ready, if it can be of all rows."""
-        if not self.model.info.compiled or not turn.view.everyone or turn.leftover:
+        """Makes the forward of this block that follows the turn ready, if it is likely to be of all rows."""
+        likely = turn.view.everyone and turn.view.changed == turn.view.runs
+        if not self.model.info.compiled or not likely or turn.leftover:
             return None
 
         @torch.no_grad()
@@ -235,7 +236,10 @@ class _Run:
         model = None if self.split is None else self.split[0]
         if model is None or not steady or not hasattr(model, "ready"):
             return partial(self.say, canvas, window)
-        look: Callable[[], Tensor] = model.ready(canvas.tokens, canvas.attend, window, self.cache)
+        try:
+            look: Callable[[], Tensor] = model.ready(canvas.tokens, canvas.attend, window, self.cache)
+        except ValueError:  # of a run that lost its keys and values; nobody has asked for the forward yet
+            return partial(self.say, canvas, window)
         logits = model.logits
         return look if self.headed is not None else lambda: logits(look())
 

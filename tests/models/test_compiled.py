@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import pickle
 import weakref
 from collections.abc import Iterator
 from dataclasses import replace
@@ -13,9 +14,10 @@ import torch
 
 import unmask
 from tests.conftest import GOLDENS
-from unmask.models import compile, load
+from unmask.models import compile, compiled, load
 from unmask.models.compiled import Recording
 from unmask.models.layers import Attention, SwiGLU
+from unmask.types import Decision, Needs, Observation
 
 FAMILIES = ["llada_tiny", "dream_tiny"]
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -24,6 +26,17 @@ PROMPTS = {"alone": [[7, 42, 99]], "batch": [[7, 42, 99], [5, 6, 8, 9, 10]]}
 CLOSE = {"rtol": 1e-3, "atol": 1e-3}
 # keeps hidden states, not logits, so that its forwards are made ready; random weights are never sure
 RECALLING = unmask.LESS(min_confidence=0.05, max_jsd=0.3, top_k=4)
+
+
+class EveryThirdStep:
+    """Commits a position, then nothing for two steps."""
+
+    needs = Needs()
+
+    def decide(self, obs: Observation) -> Decision:
+        first = obs.active & (obs.active.cumsum(-1) == 1)
+        commit = first & (obs.step % 3 == 0)[:, None]
+        return Decision(commit, commit, torch.zeros_like(obs.step, dtype=torch.bool))
 
 
 def tiny(family: str, **options: object) -> unmask.models.trunk.Trunk:
@@ -237,6 +250,56 @@ def test_a_forward_that_was_only_made_ready_changes_nothing(family, cached):
                 model.ready(texts[1], None, window, cache)  # and not gone on with
             answers.append(model(texts[0], None, window, cache))
     torch.testing.assert_close(*answers, rtol=0, atol=1e-4)
+
+
+def test_steps_that_change_nothing_make_nothing_ready(traced, monkeypatch):
+    opened, played = [], []
+    for name, calls in (("open", opened), ("play", played)):
+        plain = getattr(Recording, name)
+        monkeypatch.setattr(
+            Recording, name, lambda *given, calls=calls, plain=plain: calls.append(1) or plain(*given)
+        )
+    result = decoded(started("llada_tiny"), PROMPTS["alone"], sampler=EveryThirdStep(), block=None)
+    assert (int(result.steps), int(result.forwards), len(played)) == (32, 12, 12)
+    assert len(opened) == 12 + 11  # in vain after a forward at most, not after a step that needed none
+
+
+def test_a_run_that_lost_its_keys_ends_if_it_needs_no_more_of_them(traced):
+    model = started("llada_tiny")
+    runs = [recalling(model, PROMPTS["alone"], cache="block", refresh=None, block=32) for _ in range(2)]
+    first, second = runs
+    expected = list(recalling(tiny("llada_tiny"), PROMPTS["alone"], cache="block", refresh=None, block=32))
+    steps = [next(first) for _ in range(len(expected) - 1)]
+    next(second)
+    assert torch.equal([*steps, *first][-1].tokens, expected[-1].tokens)
+
+
+def test_a_forward_of_ones_own_is_the_one_that_runs(traced):
+    model, calls = started("llada_tiny"), []
+    plain = model.forward
+    model.forward = lambda *given: calls.append(1) or plain(*given)
+    result = decoded(model, PROMPTS["batch"], sampler="threshold")
+    assert len(calls) == result.evaluations
+
+
+def test_a_model_with_cut_products_can_be_pickled():
+    model = tiny("llada_tiny")
+    compiled._cut_products(model)
+    again, tokens = pickle.loads(pickle.dumps(model)), torch.full((1, 8), 5, device=DEVICE)
+    assert torch.equal(*(each(tokens, None, slice(0, 8), None) for each in (model, again)))
+
+
+@pytest.mark.parametrize("more", ["bias", "hook", "class"])
+def test_a_layer_that_is_more_than_a_product_is_not_cut(monkeypatch, more):
+    monkeypatch.setattr(compiled, "cuttable", lambda weight: True)
+    layer = torch.nn.Linear(128, 64, bias=more == "bias")
+    if more == "hook":
+        layer.register_forward_hook(lambda module, given, out: out + 1)
+    if more == "class":
+        layer.__class__ = type("Scaled", (torch.nn.Linear,), {"forward": lambda self, x: x[..., :64] * 2})
+    x = torch.randn(1, 3, 128)
+    with torch.no_grad():
+        assert torch.equal(compiled._cut(layer, x), layer(x))
 
 
 def test_one_recording_at_a_time_is_enough():

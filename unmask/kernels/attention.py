@@ -16,7 +16,8 @@ from torch import Tensor
 
 LOG2_E = 1.4426950408889634
 TILE = 64, 64  # queries and keys of a piece of work
-SMALL = 16, 128  # the same where all pieces find room on the GPU at once
+SMALL = 16, 128  # the same where all pieces find room on the GPU at once, and a piece in its shared memory
+SMALL_BYTES = 139264
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
@@ -55,13 +56,17 @@ def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Te
 def tile(query: Tensor) -> tuple[int, int]:
     """How many queries and keys a piece of work has."""
     rows, heads, n, _ = query.shape
-    return SMALL if triton.cdiv(n, SMALL[0]) * rows * heads <= _processors(query.device) else TILE
+    return SMALL if triton.cdiv(n, SMALL[0]) * rows * heads <= _places(query.device) else TILE
 
 
 @cache
-def _processors(device: torch.device) -> int:
-    """How many pieces of work a GPU does at once, one each."""
-    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 16
+def _places(device: torch.device) -> int:
+    """How many small pieces of work a GPU does at once."""
+    if device.type != "cuda":
+        return 16  # for the interpreter
+    gpu = torch.cuda.get_device_properties(device)
+    room = getattr(gpu, "shared_memory_per_block_optin", 0) >= SMALL_BYTES
+    return gpu.multi_processor_count if room else 0
 
 
 def _empty(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:

@@ -28,7 +28,9 @@ from unmask.types import Cache
 WARMUPS = 3  # runs before a recording, in which libraries choose kernels and take their workspaces
 SHORT = 512  # queries of all rows up to which our attention is the faster one on an H200
 SHORT_GROUPED = 4096  # the same for heads that share keys
-OPENING = 2  # layers that run before the host knows whether they are needed, so that the device need not wait
+# layers that run before the host knows whether they are needed, so that the device need not wait, by the most
+# columns of all rows: of many, one layer is long enough, and of more the wait is nothing beside the forward
+OPENING = {512: 2, 4096: 1}
 FEW = 128  # columns up to which a product takes as long as its weights take to arrive
 MOST_SHAPES = 256  # compiled variants of a layer and of a decision
 MOST_FIXED = 64  # inputs held for the next run of the same columns; the rotations of 4,096 take 2 MB
@@ -94,16 +96,25 @@ def _fuse_attention(model: Trunk) -> None:
 
 def _cut_products(model: Trunk) -> None:
     """Leave products of few columns in pieces, where whoever adds them up norms the sum too."""
-
-    def cut(layer: nn.Module, x: Tensor) -> Tensor:
-        if x.shape[:-1].numel() <= FEW and type(layer) is nn.Linear and cuttable(layer.weight):
-            pieces: Tensor = in_pieces(x, layer.weight)
-            return pieces
-        return product(layer, x)
-
     for module in model.modules():
         if isinstance(module, Attention | SwiGLU):
-            module.product = cut
+            module.product = _cut
+
+
+def _cut(layer: nn.Module, x: Tensor) -> Tensor:
+    """The layer's output, in pieces if that is faster."""
+    weight = _only_weight(layer)
+    if weight is None or x.shape[:-1].numel() > FEW or not cuttable(weight):
+        return product(layer, x)
+    pieces: Tensor = in_pieces(x, weight)
+    return pieces
+
+
+def _only_weight(layer: nn.Module) -> Tensor | None:
+    """The weight of a layer that is nothing but a product with it; None: it is more."""
+    if type(layer) is not nn.Linear or layer.bias is not None:
+        return None
+    return None if layer._forward_hooks or layer._forward_pre_hooks else layer.weight
 
 
 class Key(NamedTuple):
@@ -144,6 +155,7 @@ class Runner:
         key = Key(rows, width, len(index), real is not None, cache is not None)
         # without padding, rotations say nothing but the columns
         inputs = (tokens, index, *(self._rope(tokens, running) if real is None else (real,)))
+        self.opened = None  # what was made ready before may be lost by now
         recording = self._recording(key, kept, inputs)
         recording.open(*inputs)
         opened = self.opened = object()
@@ -208,7 +220,7 @@ class Runner:
                 self.pool = self._new_pool()  # the old one went with the last that used it
             if kept is not None:  # which may have gone with the last recording that used it
                 self.kept[key.rows, key.columns] = kept
-            work = self._work(kept, padded=key.padded)
+            work = self._work(key, kept)
             self.recordings[key] = Recording(*work, key.columns, inputs, self.pool)
         self.recordings.move_to_end(key)
         return self.recordings[key]
@@ -222,9 +234,11 @@ class Runner:
         if key.cached and not any(other.cached and other[:2] == size for other in self.recordings):
             self.kept.pop(size, None)
 
-    def _work(self, kept: Kept | None, *, padded: bool) -> tuple[Opening, Rest]:
+    def _work(self, key: Key, kept: Kept | None) -> tuple[Opening, Rest]:
         """The first layers, and the rest of them."""
-        model, first = self.model, min(OPENING, len(self.model.layers) - 1)
+        model, columns = self.model, key.rows * key.running
+        first = next((layers for most, layers in OPENING.items() if columns <= most), 0)
+        first = min(first, len(model.layers) - 1)
 
         def stores(index: Tensor) -> Sequence[Store | None]:
             if kept is None:
@@ -232,8 +246,8 @@ class Runner:
             return [Slot(keys, values, index) for keys, values in kept.layers]
 
         def opening(tokens: Tensor, index: Tensor, *others: Tensor) -> Stream:
-            attend = others[0] if padded else None
-            cosine, sine = model.rope(tokens, attend, index) if padded else others
+            attend = others[0] if key.padded else None
+            cosine, sine = model.rope(tokens, attend, index) if key.padded else others
             entered = model.enter(tokens, attend, index, (cosine, sine))
             return model.through(model.layers[:first], entered, stores(index)[:first])
 

@@ -114,7 +114,7 @@ class Trunk(nn.Module):
         self.head = None if shape.tied else nn.Linear(shape.size, shape.vocab_size, bias=False)
 
     def positions(self, tokens: Tensor, attend: Tensor | None) -> Tensor:
-        """Position of every column, [1 or B, N]."""
+        """Position of every column, [1 or B, N]; without padding, of the columns alone."""
         return torch.arange(tokens.shape[1], device=tokens.device)[None]
 
     def forward(self, tokens: Tensor, attend: Tensor | None, window: slice, cache: Cache | None) -> Tensor:
@@ -143,6 +143,7 @@ class Trunk(nn.Module):
     def head_weight(self) -> Tensor | None:
         """[V, size]; None: the head is no plain matrix, or logits are more than its product."""
         own = type(self).forward is not Trunk.forward or type(self).look is not Trunk.look
+        own = own or not vars(self).keys().isdisjoint(("forward", "look"))
         if own or self._forward_hooks or self._forward_pre_hooks:
             return None
         head = self.embed if self.head is None else self.head
