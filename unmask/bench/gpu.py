@@ -207,9 +207,11 @@ class Bench:
 
     def forward(self, batch: int) -> float:
         """Milliseconds of a forward without a cache, with the head on the whole generation."""
-        tokens = self.canvas(batch).tokens
+        return self._milliseconds(self._forward(batch))
+
+    def _forward(self, batch: int) -> Callable[[], object]:
         window = slice(self.sizes.prompt, self.sizes.prompt + self.sizes.length)
-        return self._milliseconds(partial(self.model, tokens, None, window, None))
+        return partial(self.model, self.canvas(batch).tokens, None, window, None)
 
     def block_forward(self, batch: int) -> float:
         """Milliseconds of a forward of one block on cached keys and values."""
@@ -231,7 +233,8 @@ class Bench:
         taken = min(seconds(partial(run, steps=budget), self.device) for _ in range(times))
         found |= {"ms": taken * 1e3 / result.evaluations, "forwards": result.evaluations}
         if cache == "none":
-            return found | self._within_a_run(partial(run, steps=budget))
+            after = self._after(partial(run, steps=budget), batch, result.evaluations)
+            return found | self._within_a_run(partial(run, steps=budget)) | {"after_ms": after}
         # with twice the steps there are as many refreshes, so what it takes longer went into the blocks
         inside = self._one_more(partial(self._forwards, run), budget, 2 * budget, times)
         return found | {"inside_ms": inside}
@@ -257,6 +260,15 @@ class Bench:
         budget = self.sizes.budgets[0]
         step = self._one_more(run, budget // 2, budget, times=1)
         return Added(forward_ms=self._milliseconds(partial(model, canvas.tokens)), step_ms=step)
+
+    def _after(self, run: Callable[[], object], batch: int, count: int) -> float:
+        """Milliseconds of a forward by itself, as many as a run had and straight after one, so as warm."""
+        forward, spans = self._forward(batch), Spans(self.device)
+        run()
+        for _ in range(count):
+            spans.around(forward)()
+        synchronize(self.device)
+        return spans.between(spans.marks[0][0], spans.marks[-1][1]) / count
 
     def _within_a_run(self, run: Callable[[], object]) -> Added:
         """The forwards of a run, and its steps from the start of one forward to that of the next.

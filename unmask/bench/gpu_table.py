@@ -58,6 +58,11 @@ def _batch_rows(batch: int) -> dict[str, Callable[[Any], str]]:
         forward, step = found["forward_ms"], found["step_ms"]
         return "-" if step is None else f"{step - forward:.2f} ({(step - forward) / step:.1%})"
 
+    def less_after(way: Any) -> str:
+        found = way[f"step_b{batch}_none"]
+        step, after = found["ms"], found["after_ms"]
+        return f"{step - after:.2f} ({(step - after) / step:.1%})"
+
     def one_more(way: Any) -> str:
         value = way[f"step_b{batch}_none"]["step_ms"]
         return "-" if value is None else f"{value:.2f}"
@@ -75,6 +80,7 @@ def _batch_rows(batch: int) -> dict[str, Callable[[Any], str]]:
         f"B = {batch}: step of `less`, no cache, mean of a run": partial(ms, f"step_b{batch}_none"),
         f"B = {batch}: from forward to forward": one_more,
         f"B = {batch}: of it, all but the forward": added,
+        f"B = {batch}: mean of a run less a forward by itself straight after": less_after,
         f"B = {batch}: forward of a block, dual cache": partial(ms, f"block_b{batch}"),
         f"B = {batch}: step, prefix cache": partial(ms, f"step_b{batch}_prefix"),
         f"B = {batch}: step, dual cache": partial(ms, f"step_b{batch}_dual"),
