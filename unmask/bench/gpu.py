@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from statistics import mean, median
 from typing import Any, TypedDict
 
 import torch
@@ -235,9 +236,7 @@ class Bench:
         if cache == "none":
             after = self._after(partial(run, steps=budget), batch, result.evaluations)
             return found | self._within_a_run(partial(run, steps=budget)) | {"after_ms": after}
-        # with twice the steps there are as many refreshes, so what it takes longer went into the blocks
-        inside = self._one_more(partial(self._forwards, run), budget, 2 * budget, times)
-        return found | {"inside_ms": inside}
+        return found | {"inside_ms": self._inside(partial(run, steps=budget))}
 
     def added(self, sampler: str) -> Added:
         """A step of a sampler beside its forward, on one row without a cache."""
@@ -258,7 +257,7 @@ class Bench:
             return model.forwards - before
 
         budget = self.sizes.budgets[0]
-        step = self._one_more(run, budget // 2, budget, times=1)
+        step = self._one_more(run, budget // 2, budget)
         return Added(forward_ms=self._milliseconds(partial(model, canvas.tokens)), step_ms=step)
 
     def _after(self, run: Callable[[], object], batch: int, count: int) -> float:
@@ -275,6 +274,18 @@ class Bench:
 
         Timed apart, the same forward takes 3 % more or less: the clock of a GPU follows its load and heat.
         """
+        parts = self._marked(run)
+        forwards = sum(spans.between(*pair) for spans in parts for pair in spans.marks)
+        steps = parts[0].steps()
+        return Added(forward_ms=forwards / len(parts[0].marks), step_ms=mean(steps) if steps else None)
+
+    def _inside(self, run: Callable[[], object]) -> float | None:
+        """Milliseconds of a step inside a block: the usual one, as few forwards refresh the cache."""
+        steps = self._marked(run)[0].steps()
+        return median(steps) if steps else None
+
+    def _marked(self, run: Callable[[], object]) -> tuple[Spans, Spans, Spans]:
+        """When the forwards of a run began and ended: their first layers, the rest of them, the head."""
         opening, rest, head = (Spans(self.device) for _ in range(3))
         ready, logits = self.model.ready, self.model.logits
 
@@ -295,24 +306,16 @@ class Bench:
             synchronize(self.device)
         finally:
             del self.model.ready, self.model.logits
-        forwards = sum(spans.between(*pair) for spans in (opening, rest, head) for pair in spans.marks)
-        count, (first, _), (last, _) = len(opening.marks), opening.marks[0], opening.marks[-1]
-        step = opening.between(first, last) / (count - 1) if count > 1 else None
-        return Added(forward_ms=forwards / count, step_ms=step)
+        return opening, rest, head
 
-    def _one_more(self, run: Callable[[int], int], few: int, many: int, times: int) -> float | None:
+    def _one_more(self, run: Callable[[int], int], few: int, many: int) -> float | None:
         """Milliseconds of every forward that a run of many steps makes more than one of few: what both do
         once cancels out. `run` takes the steps and says how many forwards it made."""
         more = run(many) - run(few)
         if more <= 0:
             return None
-        spans = [[seconds(partial(run, steps), self.device) for steps in (few, many)] for _ in range(times)]
-        shorter, longer = (min(span[place] for span in spans) for place in (0, 1))
+        shorter, longer = (seconds(partial(run, steps), self.device) for steps in (few, many))
         return (longer - shorter) * 1e3 / more
-
-    @staticmethod
-    def _forwards(run: Callable[..., Result], steps: int) -> int:
-        return run(steps=steps).evaluations
 
     def parts(self) -> list[Part]:
         """Where the time of a step without a cache goes."""

@@ -69,6 +69,10 @@ class Spans:
         event.record()
         return event
 
+    def steps(self) -> list[float]:
+        """Milliseconds from the begin of each call to that of the next."""
+        return [self.between(left, right) for (left, _), (right, _) in pairwise(self.marks)]
+
     def between(self, left: Any, right: Any) -> float:
         """Milliseconds from one mark to another."""
         if self.device.type != "cuda":
