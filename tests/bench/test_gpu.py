@@ -40,6 +40,8 @@ def test_the_small_run_measures_everything_and_finds_nothing_wrong(content):
                 assert found[f"forward_b{batch}"] > 0
                 assert found[f"block_b{batch}"] > 0
                 assert all(found[f"step_b{batch}_{cache}"]["ms"] > 0 for cache in CACHES)
+                assert found[f"step_b{batch}_none"]["after_ms"] > 0
+                assert found[f"step_b{batch}_dual"]["inside_ms"] > 0
             assert list(found["samplers"]) == list(COMPARED)
             for row in (*found["samplers"].values(), found["step_b1_none"]):  # a step has a forward in it
                 assert 0 < row["forward_ms"] < row["step_ms"]

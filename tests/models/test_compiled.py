@@ -252,6 +252,15 @@ def test_a_forward_that_was_only_made_ready_changes_nothing(family, cached):
     torch.testing.assert_close(*answers, rtol=0, atol=1e-4)
 
 
+def test_what_was_made_ready_first_may_be_asked_for_last():
+    window, texts = slice(2, 18), [torch.full((1, 20), token, device=DEVICE) for token in (5, 6)]
+    plain, fast = tiny("llada_tiny"), tiny("llada_tiny", layers=False)
+    with torch.no_grad():
+        looks = [fast.ready(text, None, window, None) for text in texts]
+        for text, look in zip(texts, looks, strict=True):
+            torch.testing.assert_close(look(), plain.look(text, None, window, None), rtol=0, atol=1e-4)
+
+
 def test_steps_that_change_nothing_make_nothing_ready(traced, monkeypatch):
     opened, played = [], []
     for name, calls in (("open", opened), ("play", played)):

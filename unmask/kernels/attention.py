@@ -28,7 +28,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Te
     """
     rows, heads, n, size = query.shape
     out = _empty(query, key, value, mask)
-    queries, keys = tile(query)
+    queries, keys = _tile(query)
     _attend[(triton.cdiv(n, queries), rows * heads)](
         query,
         key,
@@ -53,7 +53,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Te
     return out
 
 
-def tile(query: Tensor) -> tuple[int, int]:
+def _tile(query: Tensor) -> tuple[int, int]:
     """How many queries and keys a piece of work has."""
     rows, heads, n, _ = query.shape
     return SMALL if triton.cdiv(n, SMALL[0]) * rows * heads <= _places(query.device) else TILE
@@ -63,7 +63,7 @@ def tile(query: Tensor) -> tuple[int, int]:
 def _places(device: torch.device) -> int:
     """How many small pieces of work a GPU does at once."""
     if device.type != "cuda":
-        return 16  # for the interpreter
+        return 0
     gpu = torch.cuda.get_device_properties(device)
     room = getattr(gpu, "shared_memory_per_block_optin", 0) >= SMALL_BYTES
     return gpu.multi_processor_count if room else 0
