@@ -123,3 +123,16 @@ def test_best_is_the_plain_sort(text, n, seed):
     ranked = sorted((i for i, letter in enumerate(text) if letter == "m"), key=lambda i: (-scores[i], i))
     expected = "".join("x" if i in ranked[:n] else "." for i in range(len(text)))
     assert best(scores, text, n) == expected
+
+
+@settings(max_examples=100)
+@given(
+    scores=st.lists(st.sampled_from([-torch.inf, -2.0, 0.0, 0.25, 0.5, torch.inf]), min_size=9, max_size=9),
+    among=st.lists(st.booleans(), min_size=9, max_size=9),
+)
+def test_ranks_are_the_same_when_compiled(scores, among):
+    given = torch.tensor([scores]), torch.tensor([among])
+    assert torch.equal(compiled_ranks(*given), policies.ranks(*given))
+
+
+compiled_ranks = torch.compile(policies.ranks, backend="eager", dynamic=False)

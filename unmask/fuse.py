@@ -9,7 +9,7 @@ from typing import Any, ParamSpec, TypeVar
 import torch
 
 OPTIONS: dict[str, Any] = {
-    "emulate_precision_casts": True,  # a number that was rounded to bfloat16 stays rounded
+    "emulate_precision_casts": True,  # every product and sum is rounded, as torch does it
     "unroll_reductions_threshold": 9,  # eight candidates are summed in the kernel that made them
 }
 Given = ParamSpec("Given")

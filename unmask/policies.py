@@ -30,7 +30,17 @@ def frontier_run(eligible: Tensor, active: Tensor) -> Tensor:
 
 def best(score: Tensor, among: Tensor, n: Tensor | int) -> Tensor:
     """The n [B] best-scored positions of `among`; ties go to the left; all of them where there are fewer."""
+    return among & (ranks(score, among) < (n[:, None] if isinstance(n, Tensor) else n))
+
+
+def ranks(score: Tensor, among: Tensor) -> Tensor:
+    """How many of `among` come before each position, the best score first and ties from the left, [B, W]."""
+    if torch.compiler.is_compiling():  # it takes a minute over a sort, and a moment over comparisons
+        column = torch.arange(score.shape[-1], device=score.device)
+        own, other = score[:, :, None], score[:, None]
+        before = (other > own) | ((other == own) & (column < column[:, None]))
+        return (before & among[:, None]).sum(-1)
     order = score.argsort(dim=-1, descending=True, stable=True)
     ranked = among.gather(-1, order)
-    kept = ranked & (ranked.cumsum(-1) <= (n[:, None] if isinstance(n, Tensor) else n))
-    return torch.zeros_like(kept).scatter(-1, order, kept)
+    count = ranked.cumsum(-1) - ranked.long()
+    return torch.zeros_like(count).scatter(-1, order, count)

@@ -26,8 +26,14 @@ class Origin:
         """Logits of the given tokens [B, W, K], in float32."""
         rows = self.weight[ids]
         if torch.compiler.is_compiling():  # one kernel reads the rows and keeps none of them
-            return (rows.float() * self.states[..., None, :].float()).sum(-1).to(rows.dtype).float()
+            return _rounded((rows.float() * self.states[..., None, :].float()).sum(-1), rows.dtype)
         return (rows @ self.states[..., None])[..., 0].float()
+
+
+def _rounded(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """x in the dtype, and in float32 again: steps that torch's compiler leaves out if it sees no bits."""
+    narrow = x.to(dtype)
+    return ((narrow.view(torch.int16) & -1).view(dtype) if narrow.itemsize == 2 else narrow).float()
 
 
 @dataclass(frozen=True, slots=True)

@@ -161,6 +161,7 @@ def executed_steps(arrays: dict[str, np.ndarray], setup: references.Setup) -> li
 def check_signals(run: golden.Run, taken: list[Step], arrays: dict[str, np.ndarray]) -> None:
     """Recorded signals, wherever the reference had a candidate that our window shows."""
     start = arrays["prompt_ids"].shape[1]
+    tied = torch.zeros_like(references.canvas(arrays, run.model.info.mask_id).tokens, dtype=torch.bool)
     for number, step in enumerate(taken):
         shown = slice(step.window.start - start, step.window.stop - start)
         signals = step.decision.signals
@@ -168,19 +169,20 @@ def check_signals(run: golden.Run, taken: list[Step], arrays: dict[str, np.ndarr
             if recorded_name in arrays:
                 theirs = torch.from_numpy(arrays[recorded_name][number][:, shown])
                 compare(signals[name], theirs, name, number)
+        if "sig_winners" in arrays:
+            theirs = torch.from_numpy(arrays["sig_winners"][number][:, shown]).long()
+            before = arrays["x_steps"][number - 1] if number else arrays["x_init"]
+            tied[:, step.window] |= tied_winners(run, torch.from_numpy(before).long(), step, theirs)
         exact = {"sig_persist": "persistence", "sig_accept": "eligible", "sig_ready": "eligible"}
         for recorded_name, name in exact.items():
             if recorded_name in arrays:
                 ours = step.decision.eligible if name == "eligible" else signals[name]
                 candidates = torch.from_numpy(~np.isnan(arrays["sig_conf"][number][:, shown]))
+                candidates &= ~tied[:, step.window]  # what persists there depends on which of two came first
                 theirs = torch.from_numpy(arrays[recorded_name][number][:, shown]) == 1
                 assert torch.equal(ours & candidates, theirs & candidates), (
                     f"{recorded_name}, step {number + 1}"
                 )
-        if "sig_winners" in arrays:
-            theirs = torch.from_numpy(arrays["sig_winners"][number][:, shown]).long()
-            before = arrays["x_steps"][number - 1] if number else arrays["x_init"]
-            check_winners(run, torch.from_numpy(before).long(), step, theirs)
         if "step_kind" in arrays:
             kind = torch.from_numpy(arrays["step_kind"][number])
             assert torch.equal(step.decision.forced[kind >= 0], kind[kind >= 0] == 2)
@@ -192,9 +194,9 @@ def check_signals(run: golden.Run, taken: list[Step], arrays: dict[str, np.ndarr
         np.testing.assert_allclose(gaps, arrays["gap"][own], atol=TOLERANCE["gap"])
 
 
-def check_winners(run: golden.Run, before: Tensor, step: Step, theirs: Tensor) -> None:
-    """The best tokens of the canvas before the step; on another device than the recording's, two whose logits
-    are equal up to rounding may change places."""
+def tied_winners(run: golden.Run, before: Tensor, step: Step, theirs: Tensor) -> Tensor:
+    """Where the best token of the canvas before the step is another than the reference's, [B, W] bool: on
+    another device than the recording's, two whose logits are equal up to rounding may change places."""
     other = (theirs >= 0) & (step.drawn != theirs)
     if golden.DEVICE == "cpu":
         assert not other.any()
@@ -203,6 +205,7 @@ def check_winners(run: golden.Run, before: Tensor, step: Step, theirs: Tensor) -
         both = (logits.gather(-1, ids[..., None])[..., 0] for ids in (step.drawn, theirs.clamp(min=0)))
         ours, recorded = (values[other] for values in both)
         torch.testing.assert_close(ours, recorded, rtol=1e-5, atol=0)  # some 80 steps of float32
+    return other
 
 
 def compare(ours: Tensor, theirs: Tensor, name: str, number: int) -> None:

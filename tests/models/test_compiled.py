@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import pickle
 import weakref
@@ -14,6 +15,7 @@ import torch
 
 import unmask
 from tests.conftest import GOLDENS
+from unmask import fuse
 from unmask.models import compile, compiled, load
 from unmask.models.compiled import Recording
 from unmask.models.layers import Attention, SwiGLU
@@ -131,11 +133,28 @@ def test_one_recording_is_enough_for_a_run_with_a_cache():
 
 
 def test_what_is_compiled_for_one_sampler_does_not_stop_another(traced):
+    samplers = ("threshold", "klass", "less", "base", "factor", "factor-released", "entropy-bound", "prophet")
     for family, block in (("llada_tiny", 16), ("dream_tiny", None)):
         plain, fast = tiny(family), started(family)
-        for sampler in ("threshold", "klass", "less", "base"):
+        for sampler in samplers:
             ways = [decoded(model, PROMPTS["batch"], sampler=sampler, block=block) for model in (plain, fast)]
             assert torch.equal(ways[0].tokens, ways[1].tokens), (family, sampler)
+
+
+def test_what_is_compiled_never_sorts_as_that_would_take_a_minute_to_compile(traced, monkeypatch):
+    called: set[str] = set()
+
+    def note(graph: torch.fx.GraphModule, _: list[torch.Tensor]) -> torch.fx.GraphModule:
+        called.update(str(getattr(node.target, "__name__", node.target)) for node in graph.graph.nodes)
+        return graph
+
+    by_tracer = functools.cache(lambda work: torch.compile(work, dynamic=False, backend=note))
+    monkeypatch.setattr(fuse, "_compiled", by_tracer)
+    for sampler in ("base", "threshold", "factor", "entropy-bound", "klass", "prophet", "less"):
+        for block in (16, None):
+            decoded(started("dream_tiny"), PROMPTS["batch"], sampler=sampler, block=block)
+    assert "cumsum" in called  # it does look
+    assert not called & {"sort", "argsort", "topk"}
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from unmask.models.trunk import Trunk
 from unmask.types import Needs, Origin
 
 PROMPTS = [[5, 6, 7], [8, 9], [10, 11, 12, 13]]
+DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 SURE = LESS(min_confidence=0.05, max_jsd=0.3, top_k=4)  # random weights are never sure
 
 
@@ -122,11 +123,12 @@ def test_a_sampler_that_reads_more_than_it_asked_for_is_told_what_to_ask(seen):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # of torch's compiler, some tens
-def test_recalled_logits_are_rounded_when_compiled_too():
+@pytest.mark.parametrize("device", DEVICES)
+def test_recalled_logits_are_rounded_when_compiled_too(device):
     generator = torch.Generator().manual_seed(0)
-    states = torch.randn(2, 8, 64, generator=generator).bfloat16()
-    weight = torch.randn(300, 64, generator=generator).bfloat16()
-    ids = torch.randint(300, (2, 8, 4), generator=generator)
+    states = torch.randn(2, 8, 64, generator=generator).bfloat16().to(device)
+    weight = torch.randn(300, 64, generator=generator).bfloat16().to(device)
+    ids = torch.randint(300, (2, 8, 4), generator=generator).to(device)
     expected = torch.nn.functional.linear(states, weight).float().gather(-1, ids)
     said = fused(recalled, when=True)(Origin(states, weight), ids)
     assert (said == expected).float().mean() > 0.95  # sums of another order may round to a neighbour

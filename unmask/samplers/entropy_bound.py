@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from unmask import signals
+from unmask import policies, signals
 from unmask.checks import at_least
 from unmask.types import Decision, Needs, Observation
 
@@ -30,9 +30,10 @@ class EntropyBound:
 
     def decide(self, obs: Observation) -> Decision:
         entropy = signals.entropy(obs.now)
-        ranked, order = entropy.masked_fill(~obs.active, torch.inf).sort(dim=-1, stable=True)
-        kept = ranked.cumsum(-1) - ranked <= self.bound  # the largest of the prefix does not count
-        commit = torch.zeros_like(kept).scatter(-1, order, kept) & obs.active
+        rank = policies.ranks(-entropy.masked_fill(~obs.active, torch.inf), torch.ones_like(obs.active))
+        ranked = torch.zeros_like(entropy).scatter(-1, rank, entropy.masked_fill(~obs.active, 0))
+        before = (ranked.cumsum(-1) - ranked).gather(-1, rank)  # the largest, its own, does not count
+        commit = obs.active & (before <= self.bound)
         return Decision(
             commit, commit, torch.zeros_like(obs.seen, dtype=torch.bool), signals={"entropy": entropy}
         )

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
-
-from unmask import signals
+from unmask import policies, signals
 from unmask.checks import at_least, flag
 from unmask.types import Decision, Needs, Observation
 
@@ -28,13 +26,13 @@ class Factor:
 
     def decide(self, obs: Observation) -> Decision:
         confidence = signals.confidence(obs.now)
-        ranked, order = confidence.masked_fill(~obs.active, -1).sort(dim=-1, descending=True, stable=True)
-        rank = torch.arange(1, ranked.shape[-1] + 1, device=ranked.device)
-        passes = ranked >= 1 - self.factor / (rank + 1)
-        free = rank == 1
+        rank = 1 + policies.ranks(confidence, obs.active)
+        passes = confidence >= 1 - self.factor / (rank + 1)
+        first = obs.active & (rank == 1)
+        free = first
         if self.last_rank_free:
             free = free | (rank == obs.active.sum(-1, keepdim=True))
-        kept = (~(passes | free)).cumsum(-1) == 0
-        commit = torch.zeros_like(kept).scatter(-1, order, kept) & obs.active
-        forced = obs.active.any(-1) & ~passes[:, 0]
+        misses = rank.masked_fill(~obs.active | passes | free, rank.shape[-1] + 1)
+        commit = obs.active & (rank < misses.amin(-1, keepdim=True))
+        forced = (first & ~passes).any(-1)
         return Decision(commit, commit & ~forced[:, None], forced, signals={"confidence": confidence})
