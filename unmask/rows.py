@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 # numbers in a piece: on the CPU what a piece needs stays in the cache, or torch writes every intermediate to
-# memory; on a device intermediates stay a fraction of the logits, for few launches
-CPU_PIECE = 1 << 21
+# memory, and to new pages of it; on a device intermediates stay a fraction of the logits, for few launches
+CPU_PIECE = 1 << 19
 DEVICE_PIECE = 1 << 24
 
 

@@ -113,8 +113,9 @@ def _entropy(logits: Tensor) -> Tensor:
 
 def _kl(p_logits: Tensor, q_logits: Tensor) -> Tensor:
     log_p, log_q = p_logits.float().log_softmax(-1), q_logits.float().log_softmax(-1)
-    mass = log_p.exp()
-    return torch.where(mass > 0, mass * (log_p - log_q), 0).sum(-1).clamp(min=0)
+    ratio = log_q.neg_().add_(log_p)  # in place: on a CPU new memory costs more than arithmetic
+    mass = log_p.exp_()
+    return ratio.mul_(mass).masked_fill_(~(mass > 0), 0).sum(-1).clamp(min=0)
 
 
 def _with_residual(mass: Tensor) -> Tensor:
