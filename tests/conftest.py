@@ -1,5 +1,6 @@
 """Options shared by all tests."""
 
+import os
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -8,6 +9,8 @@ import pytest
 import torch
 
 GOLDENS = Path(__file__).parent / "goldens"
+if not torch.cuda.is_available():  # then Triton interprets its kernels, if it is told so before its import
+    os.environ["TRITON_INTERPRET"] = "1"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -38,7 +38,8 @@ def parts_of_a_step(run: Work, steps: int, device: torch.device) -> list[Part]:
     run()
     whole = seconds(run, device) * 1e3 / steps  # the profiler itself takes time
     cuda = device.type == "cuda"
-    with profile(activities=[ProfilerActivity.CUDA if cuda else ProfilerActivity.CPU]) as profiler:
+    activity = ProfilerActivity.CUDA if cuda else ProfilerActivity.CPU
+    with profile(activities=[activity], acc_events=True) as profiler:  # without which torch 2.11 warns
         seconds(run, device)
     spent = {kind: Part(kind=kind, ms=0.0, kernels=0.0) for kind in KINDS}
     for event in profiler.key_averages():
