@@ -227,7 +227,7 @@ def test_a_client_that_vanishes_in_a_stream_frees_its_row(slow_server: Running) 
         client.stream("POST", slow_server.url + COMPLETE, json={**LONG, "drafts": True}) as stream,
     ):
         next(stream.iter_bytes())
-        assert slow_server.engine.running == 1
+        wait_until(lambda: slow_server.engine.running == 1)
     wait_until(lambda: slow_server.engine.running == 0, 2)
 
 

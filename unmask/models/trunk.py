@@ -187,7 +187,7 @@ class Trunk(nn.Module):
         """What some layers make of it, given where each keeps its keys and values."""
         for layer, store in zip(layers, stores, strict=True):
             x, change = layer(*stream, store)
-            stream = stream._replace(x=x, change=change)
+            stream = Stream(x, change, stream.rope, stream.mask)
         return stream
 
     def logits(self, states: Tensor) -> Tensor:
