@@ -31,8 +31,9 @@ class Origin:
 
 
 def _rounded(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """x in the dtype, and in float32 again: steps that torch's compiler leaves out if it sees no bits."""
+    """x rounded to the dtype, in float32."""
     narrow = x.to(dtype)
+    # two casts in a row are none to torch's compiler, unless bits are read between
     return ((narrow.view(torch.int16) & -1).view(dtype) if narrow.itemsize == 2 else narrow).float()
 
 
