@@ -17,7 +17,7 @@ Out = TypeVar("Out")
 
 
 def fused(work: Callable[Given, Out], *, when: bool) -> Callable[Given, Out]:
-    """`work`, compiled once per shape `when` that is wanted; it must be a function of a module."""
+    """`work`, compiled for every shape it meets if `when` says so; it must be a function of a module."""
     return _compiled(work) if when else work
 
 

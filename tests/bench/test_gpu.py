@@ -27,7 +27,7 @@ def said() -> list[str]:
 
 @pytest.fixture(scope="module")
 def content(out, said) -> dict:
-    return run_gpu(ways=["eager", "recorded"], small=True, out=out, say=said.append)
+    return run_gpu(ways=["recorded", "eager"], small=True, out=out, say=said.append)
 
 
 def test_the_small_run_measures_everything_and_finds_nothing_wrong(content):

@@ -16,4 +16,7 @@ def pick_place(device: str | None, *, small: bool) -> torch.device:
             f"device {device or 'cuda'!r} is not available at full size: there is no GPU on this machine; "
             "add --small for the same in miniature, or --device cpu to wait for the CPU"
         )
-    return pick_device(device or "cuda")
+    place = pick_device(device or "cuda")
+    if place.type == "cuda" and place.index is not None:
+        torch.cuda.set_device(place)  # where times are taken
+    return place

@@ -38,6 +38,7 @@ def run_gpu(
     known = {str(batch): batch for batch in (SMALL if small else Sizes()).batches}
     chosen = list(known) if batches is None else list(map(str, batches))
     some_of("batches", chosen, known)
+    ways = [way for way in WAYS if way in ways]  # a model that was compiled is never plain again
     given = list(map(Reference.read, references))
     place = pick_place(device, small=small)
     lists = {"families": families, "ways": ways, "batches": chosen, "caches": caches, "samplers": samplers}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import AbstractContextManager
 from functools import cache
 from importlib.util import find_spec
 
@@ -38,6 +39,12 @@ def multiplies(weight: Tensor) -> bool:
         and os.environ.get(SWITCH) != "0"
         and _installed()
     )
+
+
+def device_of(tensor: Tensor) -> AbstractContextManager[None]:
+    """Makes the tensor's GPU the current one, where kernels run and are recorded; for others, nothing."""
+    # torch's own has no types
+    return torch.cuda.device_of(tensor)  # type: ignore[no-untyped-call, no-any-return, unused-ignore]
 
 
 @cache

@@ -14,6 +14,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from unmask.kernels import device_of
+
 LOG2_E = 1.4426950408889634
 TILE = 64, 64  # queries and keys of a piece of work
 SMALL = 16, 128  # the same where all pieces find room on the GPU at once, and a piece in its shared memory
@@ -29,27 +31,28 @@ def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Te
     rows, heads, n, size = query.shape
     out = _empty(query, key, value, mask)
     queries, keys = _tile(query)
-    _attend[(triton.cdiv(n, queries), rows * heads)](
-        query,
-        key,
-        value,
-        query if mask is None else mask.contiguous(),
-        out,
-        *(query.stride(0), query.stride(1), query.stride(2)),
-        *(key.stride(0), key.stride(1), key.stride(2)),
-        *(value.stride(0), value.stride(1), value.stride(2)),
-        n,
-        size**-0.5 * LOG2_E,
-        COLUMNS=key.shape[2],
-        HEADS=heads,
-        GROUPS=heads // key.shape[1],
-        SIZE=size,
-        MASKED=mask is not None,
-        QUERIES=queries,
-        KEYS=keys,
-        num_warps=4,
-        num_stages=3,
-    )
+    with device_of(query):
+        _attend[(triton.cdiv(n, queries), rows * heads)](
+            query,
+            key,
+            value,
+            query if mask is None else mask.contiguous(),
+            out,
+            *(query.stride(0), query.stride(1), query.stride(2)),
+            *(key.stride(0), key.stride(1), key.stride(2)),
+            *(value.stride(0), value.stride(1), value.stride(2)),
+            n,
+            size**-0.5 * LOG2_E,
+            COLUMNS=key.shape[2],
+            HEADS=heads,
+            GROUPS=heads // key.shape[1],
+            SIZE=size,
+            MASKED=mask is not None,
+            QUERIES=queries,
+            KEYS=keys,
+            num_warps=4,
+            num_stages=3,
+        )
     return out
 
 

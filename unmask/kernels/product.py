@@ -7,6 +7,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from unmask.kernels import device_of
+
 COLUMNS = 64  # at most: what one program multiplies
 OUTPUTS, INNER = 64, 128  # of a program, and of one of its steps
 
@@ -22,16 +24,17 @@ def product(x: Tensor, weight: Tensor, pieces: int) -> Tensor:
     """Pieces of x times the weight that add up to it, [pieces, n, size] float32."""
     size, inner = weight.shape
     out = x.new_empty(pieces, len(x), size, dtype=torch.float32)
-    _product[(size // OUTPUTS, pieces)](
-        *(x, weight, out, len(x), size),
-        WHOLE=inner,
-        PART=inner // pieces,
-        ROWS=max(16, triton.next_power_of_2(len(x))),
-        OUTPUTS=OUTPUTS,
-        INNER=INNER,
-        num_warps=4,
-        num_stages=4,
-    )
+    with device_of(x):
+        _product[(size // OUTPUTS, pieces)](
+            *(x, weight, out, len(x), size),
+            WHOLE=inner,
+            PART=inner // pieces,
+            ROWS=max(16, triton.next_power_of_2(len(x))),
+            OUTPUTS=OUTPUTS,
+            INNER=INNER,
+            num_warps=4,
+            num_stages=4,
+        )
     return out
 
 

@@ -14,6 +14,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from unmask.kernels import device_of
+
 CHUNK = 256  # columns
 TOGETHER = 16  # chunks that one program reads
 REMOVED: Any = tl.constexpr(-(2**63))
@@ -33,26 +35,32 @@ def summarize(logits: Tensor, top_k: int) -> tuple[Tensor, Tensor, Tensor]:
     values = torch.empty(count, k, dtype=torch.float32, device=logits.device)
     lse = torch.empty(count, dtype=torch.float32, device=logits.device)
     if count:
-        _scan[(count, triton.cdiv(chunks, TOGETHER))](
-            rows, peaks[0], peaks[1], vocabulary, chunks, CHUNK=CHUNK, TOGETHER=TOGETHER
-        )
-        _choose[(count,)](
-            rows,
-            peaks[0],
-            peaks[1],
-            ids,
-            values,
-            lse,
-            vocabulary,
-            chunks,
-            k=k,
-            WIDTH=triton.next_power_of_2(k),
-            CHUNKS=triton.next_power_of_2(chunks),
-            CHUNK=CHUNK,
-            num_warps=8 if k <= 8 else 16,
-        )
+        with device_of(rows):
+            _launch(rows, peaks, ids, values, lse)
     shape = logits.shape[:-1]
     return ids.view(*shape, k), values.view(*shape, k), lse.view(shape)
+
+
+def _launch(rows: Tensor, peaks: Tensor, ids: Tensor, values: Tensor, lse: Tensor) -> None:
+    (count, vocabulary), k, chunks = rows.shape, ids.shape[1], peaks.shape[2]
+    _scan[(count, triton.cdiv(chunks, TOGETHER))](
+        rows, peaks[0], peaks[1], vocabulary, chunks, CHUNK=CHUNK, TOGETHER=TOGETHER
+    )
+    _choose[(count,)](
+        rows,
+        peaks[0],
+        peaks[1],
+        ids,
+        values,
+        lse,
+        vocabulary,
+        chunks,
+        k=k,
+        WIDTH=triton.next_power_of_2(k),
+        CHUNKS=triton.next_power_of_2(chunks),
+        CHUNK=CHUNK,
+        num_warps=8 if k <= 8 else 16,
+    )
 
 
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]

@@ -270,11 +270,15 @@ class Recording:
         self.given = others  # what the copies were made from
         self.graphs = [torch.cuda.CUDAGraph() for _ in self.work] if tokens.is_cuda else []
         if self.graphs:
-            self._warm_up()
-            with torch.cuda.graph(self.graphs[0], pool=pool):
-                self._open()
-            with torch.cuda.graph(self.graphs[1], pool=pool):
-                self._close()
+            with kernels.device_of(tokens):
+                self._record(pool)
+
+    def _record(self, pool: Any) -> None:
+        self._warm_up()
+        with torch.cuda.graph(self.graphs[0], pool=pool):
+            self._open()
+        with torch.cuda.graph(self.graphs[1], pool=pool):
+            self._close()
 
     def _warm_up(self) -> None:
         stream = torch.cuda.Stream()  # type: ignore[no-untyped-call, unused-ignore]
