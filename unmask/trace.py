@@ -9,8 +9,9 @@ import gzip
 import json
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from functools import cache
 from math import isfinite
 from pathlib import Path
 from typing import IO, Any, NamedTuple, TypeVar
@@ -124,26 +125,40 @@ def recording(
         named.update(new)
         return {str(token): text(token) for token in new} if text is not None else {}
 
-    with _open(path, "wb") as file:
+    _writable(Path(path))
+    with ExitStack() as stack:
 
-        def write(content: object) -> None:
-            file.write(json.dumps(content, allow_nan=False, separators=(",", ":")).encode() + b"\n")
-            file.flush()  # a killed run leaves all that it did
+        @cache
+        def file() -> IO[bytes]:
+            # not before there is something to say: a run that is refused leaves an older trace alone
+            opened = stack.enter_context(_open(path, "wb"))
+            given = {token for row in header.canvas for token in row}
+            write(asdict(header) | {"texts": texts(given)}, opened)
+            return opened
 
-        given = {token for row in header.canvas for token in row}
-        write(asdict(header) | {"texts": texts(given)})
+        def write(content: object, to: IO[bytes]) -> None:
+            to.write(json.dumps(content, allow_nan=False, separators=(",", ":")).encode() + b"\n")
+            to.flush()  # a killed run leaves all that it did
 
         steps = 0
 
         def record(step: Step) -> None:
             nonlocal steps
-            seen = change(step, header.mask_id)
+            to, seen = file(), change(step, header.mask_id)
             tokens = {place.token for rows in (seen.commit, seen.held) for row in rows for place in row}
-            write(asdict(seen) | {"texts": texts(tokens)})
+            write(asdict(seen) | {"texts": texts(tokens)}, to)
             steps += 1
 
         yield record
-        write({"end": steps})
+        write({"end": steps}, file())
+
+
+def _writable(path: Path) -> None:
+    """An error now, if the file cannot be written; it is left as it was."""
+    there = path.exists()
+    path.open("ab").close()
+    if not there:
+        path.unlink()
 
 
 def change(step: Step, mask_id: int) -> Change:

@@ -194,3 +194,12 @@ def test_what_looks_like_markup_is_only_text(call, dream, tmp_path, monkeypatch)
 
 def test_control_characters_never_reach_a_terminal():
     assert printable("a\x1b[31mb\x07\x9b\n\tc") == "a\\x1b[31mb\\x07\\x9b\n\tc"
+
+
+def test_a_run_that_is_refused_leaves_an_older_trace_alone(call, llada, tmp_path):
+    file = tmp_path / "t.jsonl"
+    words = ("generate", "-m", llada, "hello", "-n", 8, "--trace", file)
+    assert call(*words).exit_code == 0
+    before = file.read_bytes()
+    assert call(*words, "-s", "prophet", "--set", "answer_start=400").exit_code == 2
+    assert file.read_bytes() == before
