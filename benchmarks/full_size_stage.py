@@ -26,10 +26,10 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from unmask import Options, Result, blank, decode, make_sampler, plan
+from unmask.decoding.summary import ban, summarize
 from unmask.models import load, random_checkpoint
 from unmask.models.trunk import Trunk
-from unmask.signals import logit_margin
-from unmask.summary import ban, summarize
+from unmask.samplers.signals import logit_margin
 
 SHARES = (0.25, 0.5, 0.75, 1.0)  # of the generation that is masked, one canvas each in turn
 SAMPLE_SECONDS = 0.003

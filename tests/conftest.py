@@ -35,7 +35,7 @@ def one_thread_per_worker() -> None:
 @pytest.fixture
 def traced(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """What is compiled goes through torch's tracer alone, whose limits no earlier test has used up."""
-    from unmask import fuse
+    from unmask.decoding import fuse
 
     torch._dynamo.reset()
     by_tracer = cache(lambda work: torch.compile(work, dynamic=False, backend="eager"))

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.toy import drawing, mask
-from unmask import policies
+from unmask.samplers import policies
 
 rows = st.text(alphabet="em.", min_size=1, max_size=12)
 

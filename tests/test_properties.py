@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests.toy import COUNTS, Toy, log_probs, predict, run, trail
 from unmask import KLASS, LESS, SAMPLERS, Base, LESSReleased, Prophet, Selection, Threshold
-from unmask.signals import confidence, entropy, jsd, kl, margin
+from unmask.samplers.signals import confidence, entropy, jsd, kl, margin
 from unmask.types import Sampler
 
 LN2 = math.log(2)

@@ -7,8 +7,8 @@ import torch
 
 from tests.toy import Scripted, Toy, mask, run
 from unmask import LESS, Base, Threshold, blank
-from unmask import result as result_module
-from unmask.result import collect
+from unmask.decoding import result as result_module
+from unmask.decoding.result import collect
 from unmask.types import Decision, Step
 
 M, E = 0, 1

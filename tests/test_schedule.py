@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from unmask import plan
-from unmask.schedule import DIAL, Block, Clock, Plan, clock, dream_rates, hands
+from unmask.decoding.plan import DIAL, Block, Clock, Plan, clock, dream_rates, hands
 
 
 def told(schedule: str, step: int, steps: int, left: list[int], started: list[int]) -> Clock:

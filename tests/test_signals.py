@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from tests.toy import log_probs, observe, predict
-from unmask import signals
-from unmask.summary import summarize
+from unmask.decoding.summary import summarize
+from unmask.samplers import signals
 from unmask.types import Origin, Prediction
 
 LN2 = math.log(2)

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.toy import predict
-from unmask.signals import entropy, kl
-from unmask.summary import CHUNK, ban, summarize, top_k_ids
+from unmask.decoding.summary import CHUNK, ban, summarize, top_k_ids
+from unmask.samplers.signals import entropy, kl
 
 
 def plain_top(logits: list[float], k: int) -> list[int]:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from tests.toy import Toy, trail
 from unmask import LESS, SAMPLERS, Canvas, Prophet, make_sampler
-from unmask.result import collect
+from unmask.decoding.result import collect
 from unmask.trace import (
     Counts,
     Header,
@@ -29,7 +29,7 @@ from unmask.trace import (
     recording,
     replay,
 )
-from unmask.trace_page import to_html
+from unmask.trace.html import to_html
 from unmask.types import Step
 
 PROMPTS = ((2, 3, 4), (5,), (6, 7))

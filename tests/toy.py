@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, settings
 from torch import Tensor
 
 from unmask import Canvas, Options, Result, RowNoise, blank, decode, denoise, plan
-from unmask.summary import summarize
+from unmask.decoding.summary import summarize
 from unmask.types import Cache, Decision, ModelInfo, Observation, Prediction, Sampler, Step
 
 settings.register_profile(

@@ -1,16 +1,14 @@
 """unmask: fast, trustworthy decoding of masked diffusion language models."""
 
-from unmask.cache import BlockCache
-from unmask.canvas import Canvas, blank
-from unmask.config import GenerationConfig
-from unmask.draw import RowNoise, Selection
-from unmask.gaps import Gap, escape_gaps
-from unmask.generate import Generation, generate
-from unmask.guidance import Guided
-from unmask.infill import Infilling, infill
-from unmask.loop import Options, denoise
-from unmask.models import compile, load
-from unmask.result import Result, decode
+from unmask.decoding.cache import BlockCache
+from unmask.decoding.canvas import Canvas, blank
+from unmask.decoding.draw import RowNoise, Selection
+from unmask.decoding.guidance import Guided
+from unmask.decoding.loop import Options, denoise
+from unmask.decoding.plan import plan
+from unmask.decoding.result import Result, decode
+from unmask.fast.compile import compile
+from unmask.models import load
 from unmask.samplers import (
     KLASS,
     LESS,
@@ -23,8 +21,11 @@ from unmask.samplers import (
     Threshold,
     make_sampler,
 )
-from unmask.schedule import plan
-from unmask.stream import Chunk, stream
+from unmask.text.config import GenerationConfig
+from unmask.text.gaps import Gap, escape_gaps
+from unmask.text.generate import Generation, generate
+from unmask.text.infill import Infilling, infill
+from unmask.text.stream import Chunk, stream
 
 __version__ = "0.1.0"
 

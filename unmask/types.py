@@ -156,6 +156,8 @@ class Decision:
     carry: Tensor | None = None  # [B, ...], handed back in the next Observation
     tokens: Tensor | None = None  # [B, W] what to write, where it is not obs.drawn
     signals: Mapping[str, Tensor] = field(default_factory=dict)  # [B, W] each; read by traces only
+    revoke: Tensor | None = None  # [B, W] bool, written columns to mask again; needs Needs(revoke=True)
+    rewrite: Tensor | None = None  # [B, W] bool, written columns that take `tokens`; needs Needs(revoke=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,6 +170,7 @@ class Needs:
     recall: bool = False  # be able to say logits of a few tokens, now and in them, and no others (exact JSD)
     span: bool = False  # window = whole generation, history kept across blocks (KLASS, Prophet)
     noise: bool = False  # a fresh uniform number per position and step
+    revoke: bool = False  # be able to mask or rewrite what was committed in the window
 
 
 class Sampler(Protocol):
@@ -265,3 +268,4 @@ class Step:
     fresh: Tensor  # [B] bool, rows whose canvas had changed since their last forward
     forward: bool  # False: nothing had changed, so the last prediction was used again
     leftover: bool = False  # True: the budget was spent and what was left got its argmax
+    revocable: slice | None = None  # columns that a later step may mask or rewrite; None: none

@@ -22,7 +22,7 @@ from unmask import GenerationConfig, make_sampler
 from unmask.cli import live, progress
 from unmask.cli.live import Throttle
 from unmask.cli.picture import END, GLYPHS, Picture
-from unmask.generate import prepare
+from unmask.text.generate import prepare
 
 ROOT = Path(__file__).parents[2]
 PLAIN = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")

@@ -52,7 +52,7 @@ def test_options_left_out_keep_the_defaults_of_the_config():
 
 
 def test_the_default_sampler_is_that_of_the_library():
-    from unmask.generate import DEFAULT_SAMPLER
+    from unmask.text.generate import DEFAULT_SAMPLER
 
     assert SamplerOptions().build() == DEFAULT_SAMPLER
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from unmask import KLASS, Base, Canvas, Factor, LESSReleased, Options, Prophet, Threshold
-from unmask.draw import NoiseSource
+from unmask.decoding.draw import NoiseSource
 from unmask.types import Decision, ModelInfo, Needs, Observation, Sampler
 
 DREAM_ORDERS = {

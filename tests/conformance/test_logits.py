@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tests.conformance import golden
-from unmask.cache import BlockCache
+from unmask.decoding.cache import BlockCache
 
 TOLERANCE = 2e-4  # float32
 

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from tests.conformance import golden, references
 from unmask import Guided, Options, Prophet, denoise, plan
-from unmask.cache import BlockCache
-from unmask.result import collect
+from unmask.decoding.cache import BlockCache
+from unmask.decoding.result import collect
 from unmask.types import Step
 
 TOLERANCE = {"confidence": 2e-4, "jsd": 2e-4, "kl": 2e-4, "score": 5e-4, "gap": 2e-3}

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from tests.text.conftest import tiny
 from tests.toy import Scripted, Toy
+from unmask.decoding.guidance import Guided
 from unmask.evals.likelihood import (
     MAX_COLUMNS,
     Pair,
@@ -24,7 +25,6 @@ from unmask.evals.likelihood import (
     log_likelihoods,
     stratified_sizes,
 )
-from unmask.guidance import Guided
 from unmask.types import ModelInfo
 
 TOKENS = st.integers(2, 11)

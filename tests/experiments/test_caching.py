@@ -3,12 +3,12 @@ from __future__ import annotations
 import pytest
 
 from unmask import LESS, make_sampler
-from unmask.config import GenerationConfig
 from unmask.experiments import get_experiment
 from unmask.experiments.caching import CACHES, allowed
 from unmask.experiments.shadow import Shadowed, Sight, watch
-from unmask.generate import generate
 from unmask.samplers import Base
+from unmask.text.config import GenerationConfig
+from unmask.text.generate import generate
 
 
 @pytest.mark.parametrize("order", ["confidence", "entropy"])

@@ -13,8 +13,8 @@ from unmask.experiments.audit import audit
 from unmask.experiments.lab import Lab, Settings
 from unmask.experiments.methods import base
 from unmask.experiments.store import ENDING, Store, pack, unpack
-from unmask.generate import generate
 from unmask.samplers import SAMPLERS
+from unmask.text.generate import generate
 
 
 def run_of(lab, sampler=None, task="mini-gsm8k", **settings):

@@ -13,7 +13,7 @@ from unmask.experiments.page import write_page
 from unmask.experiments.qualitative import PROMPTS
 from unmask.experiments.report import write
 from unmask.samplers import make_sampler
-from unmask.samplers.preset import Preset, find_sampler, write_preset
+from unmask.samplers.presets import Preset, find_sampler, write_preset
 
 QUICK = ("drop-one", "flip-rate", "flops")
 

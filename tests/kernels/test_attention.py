@@ -14,11 +14,12 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 pytest.importorskip("triton")
 
 from tests.conftest import GOLDENS  # noqa: E402
-from unmask import kernels  # noqa: E402
-from unmask.kernels import attention  # noqa: E402
-from unmask.kernels.attention import attend as fused  # noqa: E402
-from unmask.kernels.attention import fused_attend  # noqa: E402
-from unmask.models import compiled, load  # noqa: E402
+from unmask.fast import compile as compiled  # noqa: E402
+from unmask.fast import kernels  # noqa: E402
+from unmask.fast.kernels import attention  # noqa: E402
+from unmask.fast.kernels.attention import attend as fused  # noqa: E402
+from unmask.fast.kernels.attention import fused_attend  # noqa: E402
+from unmask.models import load  # noqa: E402
 from unmask.models.layers import attend, key_mask  # noqa: E402
 
 # the interpreter has no products of bfloat16

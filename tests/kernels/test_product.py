@@ -12,9 +12,11 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 pytest.importorskip("triton")
 
 from tests.conftest import GOLDENS  # noqa: E402
-from unmask.kernels.product import fits, product  # noqa: E402
-from unmask.models import compiled, load, pieces  # noqa: E402
-from unmask.models.pieces import PIECES, cuttable, in_pieces  # noqa: E402
+from unmask.fast import compile as compiled  # noqa: E402
+from unmask.fast import split_products as pieces  # noqa: E402
+from unmask.fast.kernels.product import fits, product  # noqa: E402
+from unmask.fast.split_products import PIECES, cuttable, in_pieces  # noqa: E402
+from unmask.models import load  # noqa: E402
 
 # the interpreter has no products of bfloat16
 DTYPES = [torch.float16, torch.bfloat16] if DEVICE == "cuda" else [torch.float16]

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 pytest.importorskip("triton")
 
-from unmask.kernels.summary import CHUNK, summarize  # noqa: E402
-from unmask.summary import top_k_ids  # noqa: E402
+from unmask.decoding.summary import top_k_ids  # noqa: E402
+from unmask.fast.kernels.summary import CHUNK, summarize  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy's, on log(0) and inf - inf
 PART = 2 * CHUNK

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from unmask.kernels import MOST_CANDIDATES, SWITCH, usable
+from unmask.fast.kernels import MOST_CANDIDATES, SWITCH, usable
 
 
 def test_no_kernel_runs_on_the_cpu():

@@ -8,14 +8,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from unmask.cache import BlockCache, Recompute
-from unmask.canvas import Canvas
+from unmask.decoding.cache import BlockCache, Recompute
+from unmask.decoding.canvas import Canvas
+from unmask.decoding.plan import plan
+from unmask.decoding.result import Result
+from unmask.decoding.result import decode as decoded
 from unmask.models import build
 from unmask.models.trunk import Trunk
-from unmask.result import Result
-from unmask.result import decode as decoded
 from unmask.samplers import make_sampler
-from unmask.schedule import plan
 
 from .goldens import TOLERANCE, left_pad
 

@@ -15,9 +15,10 @@ import torch
 
 import unmask
 from tests.conftest import GOLDENS
-from unmask import fuse
-from unmask.models import compile, compiled, load
-from unmask.models.compiled import Recording
+from unmask.decoding import fuse
+from unmask.fast import compile as compiled
+from unmask.fast.compile import Recording, compile
+from unmask.models import load
 from unmask.models.layers import Attention, SwiGLU
 from unmask.types import Decision, Needs, Observation
 

@@ -10,7 +10,7 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, pre_tokenizers
 
 import unmask
-from unmask.cache import BlockCache
+from unmask.decoding.cache import BlockCache
 from unmask.models.hf import HuggingFaceLM, load_hf
 
 from .goldens import TOLERANCE, left_pad

@@ -8,11 +8,12 @@ import pytest
 import torch
 
 import unmask
-import unmask.loop
+import unmask.decoding.loop
 from tests.conftest import GOLDENS
-from unmask import LESS, Options, Selection, blank, decode, load, plan, signals
-from unmask.fuse import fused
+from unmask import LESS, Options, Selection, blank, decode, load, plan
+from unmask.decoding.fuse import fused
 from unmask.models.trunk import Trunk
+from unmask.samplers import signals
 from unmask.types import Needs, Origin
 
 PROMPTS = [[5, 6, 7], [8, 9], [10, 11, 12, 13]]
@@ -51,7 +52,7 @@ def run(model: Any, block_length: int | None = None, options: Options | None = N
 @pytest.mark.parametrize("block_length", [None, 8])
 @pytest.mark.parametrize("most", [1, 1 << 28])
 def test_recalled_logits_give_the_tokens_of_kept_ones(monkeypatch, family, block_length, most):
-    monkeypatch.setattr(unmask.loop, "MOST_LOGITS", most)
+    monkeypatch.setattr(unmask.decoding.loop, "MOST_LOGITS", most)
     recalled = run(tiny(family), block_length)
     monkeypatch.setattr(Trunk, "head_weight", None)
     kept = run(tiny(family), block_length)

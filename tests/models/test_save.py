@@ -11,7 +11,8 @@ import torch
 from safetensors import safe_open
 
 from tests.checkpoints import write_checkpoint
-from unmask.models import compile, load, random_checkpoint, random_model, save
+from unmask.fast.compile import compile
+from unmask.models import load, random_checkpoint, random_model, save
 from unmask.models.trunk import Trunk
 
 from .goldens import GOLDENS

@@ -14,8 +14,8 @@ import pytest
 
 from tests.serving.conftest import Running, listening, wait_until
 from unmask import generate
-from unmask.config import GenerationConfig
 from unmask.models.trunk import Trunk
+from unmask.text.config import GenerationConfig
 
 COMPLETE = "/v1/completions"
 LONG = {"prompt": "the", "max_tokens": 200, "stream": True}

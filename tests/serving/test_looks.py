@@ -12,9 +12,9 @@ import torch
 
 import unmask
 from tests.serving.conftest import Running, listening, wait_until
-from unmask.generate import prepare
 from unmask.models.trunk import Trunk
 from unmask.serving import Engine
+from unmask.text.generate import prepare
 from unmask.types import Step
 
 BODY = {"prompt": "the cat", "max_tokens": 12, "stream": True, "drafts": True, "draft_candidates": 4}

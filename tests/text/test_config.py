@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from unmask import KLASS, LESS, Base
-from unmask.config import GenerationConfig
+from unmask.text.config import GenerationConfig
 from unmask.types import ModelInfo
 
 INFO = ModelInfo(vocab_size=512, mask_id=509, eos_ids=(500, 503), block_length=64)

@@ -10,10 +10,10 @@ import torch
 
 from tests.text.scripted import BOS, EOS, MASK, TOKENIZER, Foreign, Scripted, saying
 from unmask import LESS, SAMPLERS, Base
-from unmask.config import GenerationConfig
-from unmask.generate import Generation, generate, prepare
 from unmask.models.trunk import Trunk
-from unmask.stream import stream
+from unmask.text.config import GenerationConfig
+from unmask.text.generate import Generation, generate, prepare
+from unmask.text.stream import stream
 
 PROMPTS = [
     "the",

@@ -13,10 +13,10 @@ from torch import Tensor
 
 from tests.text.scripted import BOS, EOS, MASK, TOKENIZER, Foreign, Scripted
 from unmask import KLASS, SAMPLERS, Threshold
-from unmask.config import GenerationConfig
-from unmask.gaps import Gap, escape_gaps, parse_gaps
-from unmask.infill import infill, plan_gaps
 from unmask.models.trunk import Trunk
+from unmask.text.config import GenerationConfig
+from unmask.text.gaps import Gap, escape_gaps, parse_gaps
+from unmask.text.infill import infill, plan_gaps
 
 BLOCKS = GenerationConfig(block_length=8)
 

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from tests.text.scripted import EOS, TOKENIZER, Scripted, saying
 from tests.text.test_generate import PROMPTS, short
 from unmask import LESS, SAMPLERS, Threshold
-from unmask.config import GenerationConfig
-from unmask.ending import Ending
-from unmask.generate import generate
 from unmask.models.trunk import Trunk
-from unmask.stream import Chunk, stream
+from unmask.text.config import GenerationConfig
+from unmask.text.end_of_text import Ending
+from unmask.text.generate import generate
+from unmask.text.stream import Chunk, stream
 
 ONE_BY_ONE = Threshold(min_confidence=1)  # the most confident position of every step
 

@@ -14,12 +14,12 @@ from torch import Tensor
 from unmask.bench.gpu_table import words
 from unmask.bench.report import Report
 from unmask.bench.timing import machine
-from unmask.config import GenerationConfig
-from unmask.generate import generate
 from unmask.models import load
 from unmask.models.tokens import Tokenizer
 from unmask.models.trunk import Trunk
 from unmask.samplers import make_sampler
+from unmask.text.config import GenerationConfig
+from unmask.text.generate import generate
 from unmask.training.tasks import TEST_TASKS, test_items
 from unmask.types import Cache, ModelInfo
 

@@ -18,7 +18,6 @@ from typing import Any, TypedDict
 import torch
 from torch import Tensor
 
-from unmask import kernels
 from unmask.bench.parts import Part, parts_of_a_step
 from unmask.bench.reference import Published, Reference
 from unmask.bench.report import Report
@@ -32,15 +31,17 @@ from unmask.bench.timing import (
     synchronize,
     watch_memory,
 )
-from unmask.cache import BlockCache, Recompute
-from unmask.canvas import Canvas, blank
-from unmask.loop import Options
-from unmask.models import compile, random_model
+from unmask.decoding.cache import BlockCache, Recompute
+from unmask.decoding.canvas import Canvas, blank
+from unmask.decoding.loop import Options
+from unmask.decoding.plan import plan
+from unmask.decoding.result import Result, decode
+from unmask.decoding.summary import summarize
+from unmask.fast import kernels
+from unmask.fast.compile import compile
+from unmask.models import random_model
 from unmask.models.trunk import Trunk
-from unmask.result import Result, decode
 from unmask.samplers import make_sampler
-from unmask.schedule import plan
-from unmask.summary import summarize
 
 SHAPES: dict[str, dict[str, Any]] = json.loads(
     Path(__file__).with_name("shapes.json").read_text(encoding="utf-8")

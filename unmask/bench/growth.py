@@ -23,7 +23,7 @@ from unmask.bench.report import Report, command, some_of
 from unmask.bench.timing import machine, timed
 from unmask.experiments.drawing import COLOURS, legend, panels, save_png
 from unmask.experiments.forward_cost import forward_flops
-from unmask.models import compile
+from unmask.fast.compile import compile
 from unmask.models.trunk import Trunk
 
 FLOPS_PER_SECOND = 790e12

@@ -17,20 +17,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from unmask import kernels
 from unmask.bench.gpu_table import words
 from unmask.bench.report import Report, command, some_of
 from unmask.bench.switches import exact_float32, torch_path
 from unmask.bench.timing import machine
-from unmask.cache import BlockCache, Recompute
-from unmask.canvas import Canvas, blank
-from unmask.config import GenerationConfig
-from unmask.models import compile, load
+from unmask.decoding.cache import BlockCache, Recompute
+from unmask.decoding.canvas import Canvas, blank
+from unmask.decoding.plan import plan
+from unmask.decoding.result import decode
+from unmask.fast import kernels
+from unmask.fast.compile import compile
+from unmask.models import load
 from unmask.models.load import pick_device
 from unmask.models.trunk import Trunk
-from unmask.result import decode
 from unmask.samplers import make_sampler
-from unmask.schedule import plan
+from unmask.text.config import GenerationConfig
 from unmask.training.tasks import TEST_TASKS, test_items
 
 MODELS = ("mini-llada", "mini-dream")

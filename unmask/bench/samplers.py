@@ -13,10 +13,10 @@ from functools import partial
 import torch
 
 from unmask.bench.plain import PLAIN
-from unmask.checks import whole
+from unmask.decoding.summary import summarize
+from unmask.errors import whole
 from unmask.models.load import pick_device
 from unmask.samplers import make_sampler
-from unmask.summary import summarize
 from unmask.types import Observation, Prediction, Sampler
 
 SHAPES = {"LLaDA-8B": 126_464, "Dream-7B": 152_064}

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import torch
 
-from unmask import kernels
+from unmask.fast import kernels
 
 
 @contextmanager

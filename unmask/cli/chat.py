@@ -15,7 +15,7 @@ from unmask.cli.output import print_cost, print_text
 
 if TYPE_CHECKING:
     from unmask.cli.runs import Setup
-    from unmask.generate import Generation
+    from unmask.text.generate import Generation
 
 Messages = list[dict[str, str]]
 PROMPT = "> "

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from unmask.cli.runs import Setup
-    from unmask.generate import Generation
+    from unmask.text.generate import Generation
     from unmask.types import Sampler
 
 NAMES = "base,threshold,klass,prophet,less-paper,less-released,less"

@@ -18,9 +18,9 @@ from unmask.cli.runs import load_model
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from unmask.config import GenerationConfig
     from unmask.evals.summary import Summary
     from unmask.evals.task import Sample, Task
+    from unmask.text.config import GenerationConfig
     from unmask.types import Sampler
 
 RUNS = Path("runs")

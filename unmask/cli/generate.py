@@ -22,7 +22,7 @@ from unmask.cli.output import print_cost, print_json, print_text
 from unmask.cli.runs import Setup, load_model, watching
 
 if TYPE_CHECKING:
-    from unmask.generate import Batch, Generation
+    from unmask.text.generate import Batch, Generation
 
 Prompts = Annotated[
     list[str] | None,
@@ -78,7 +78,7 @@ def set_up(
 
 def make_batch(setup: Setup, prompts: list[object]) -> Batch:
     """The prompts, ready to be decoded."""
-    from unmask.generate import prepare
+    from unmask.text.generate import prepare
 
     return prepare(setup.model, prompts, setup.sampler, setup.config)  # type: ignore[arg-type]
 
@@ -92,7 +92,7 @@ def decode(setup: Setup, batch: Batch, output: OutputOptions) -> list[Generation
 
 def say(setup: Setup, batch: Batch, output: OutputOptions) -> Generation:
     """The answer of a batch of one, printed while it grows."""
-    from unmask.stream import chunks
+    from unmask.text.stream import chunks
 
     with watching(setup, batch, output, bar=False) as steps:
         for chunk in chunks(replace(batch, steps=steps), None):

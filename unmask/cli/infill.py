@@ -22,7 +22,7 @@ from unmask.cli.printable import printable
 from unmask.cli.runs import watching
 
 if TYPE_CHECKING:
-    from unmask.gaps import Gap
+    from unmask.text.gaps import Gap
 
 TextWithGaps = Annotated[
     str,
@@ -40,8 +40,8 @@ def infill(
     output: OutputOptions,
 ) -> None:
     """Fill the gaps of a text."""
-    from unmask.gaps import read_gaps
-    from unmask.infill import prepare_infill
+    from unmask.text.gaps import read_gaps
+    from unmask.text.infill import prepare_infill
 
     given = read_text(text)
     parts = read_gaps(given)

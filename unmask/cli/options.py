@@ -15,7 +15,7 @@ import typer
 from unmask.cli.fields import parse_fields
 
 if TYPE_CHECKING:
-    from unmask.config import GenerationConfig
+    from unmask.text.config import GenerationConfig
     from unmask.types import Sampler
 
 DEFAULT_MODEL = "mini-llada"
@@ -78,7 +78,7 @@ class SamplerOptions:
         from dataclasses import replace
 
         from unmask.samplers import check_fields
-        from unmask.samplers.preset import find_sampler
+        from unmask.samplers.presets import find_sampler
 
         preset: Any = find_sampler(self.sampler)
         changes = parse_fields(preset, self.settings or [])
@@ -218,8 +218,8 @@ class OutputOptions:
 
 def build_config(*groups: object) -> GenerationConfig:
     """The settings that were given, over the defaults of GenerationConfig."""
-    from unmask.checks import one_of
-    from unmask.config import GenerationConfig
+    from unmask.errors import one_of
+    from unmask.text.config import GenerationConfig
 
     given = {item.name: getattr(group, item.name) for group in groups for item in fields(group)}  # type: ignore[arg-type]
     settings = {name: value for name, value in given.items() if value is not None}

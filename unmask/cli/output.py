@@ -12,8 +12,8 @@ import typer
 from unmask.cli.printable import printable
 
 if TYPE_CHECKING:
-    from unmask.generate import Cost, Generation
-    from unmask.infill import Infilling
+    from unmask.text.generate import Cost, Generation
+    from unmask.text.infill import Infilling
 
 
 def print_text(text: str, *, end: str = "\n") -> None:

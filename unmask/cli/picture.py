@@ -19,8 +19,8 @@ from unmask.cli.printable import printable
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from unmask.canvas import Canvas
-    from unmask.schedule import Plan
+    from unmask.decoding.canvas import Canvas
+    from unmask.decoding.plan import Plan
     from unmask.types import Step
 
 FRAME_LINES = 6  # borders, status and legend

@@ -13,10 +13,10 @@ from unmask.cli.picture import Picture
 from unmask.cli.progress import progress
 
 if TYPE_CHECKING:
-    from unmask.canvas import Canvas
-    from unmask.config import GenerationConfig
+    from unmask.decoding.canvas import Canvas
+    from unmask.decoding.plan import Plan
     from unmask.models.trunk import Trunk
-    from unmask.schedule import Plan
+    from unmask.text.config import GenerationConfig
     from unmask.trace import Header
     from unmask.types import Sampler, Step
 

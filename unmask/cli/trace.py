@@ -39,7 +39,7 @@ def trace(file: File, other: Other = None, html: Html = None) -> None:
             typer.echo(f"{name} is incomplete: its run was stopped, or still goes on", err=True)
         _sum_up(each)
     if html is not None:
-        from unmask.trace_page import to_html
+        from unmask.trace.html import to_html
 
         Path(html).write_text(to_html(*read), encoding="utf-8")
         typer.secho(f"wrote {html}", dim=True, err=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from unmask.checks import did_you_mean
+from unmask.errors import did_you_mean
 from unmask.evals.run import evaluate
 from unmask.evals.summary import Summary
 from unmask.evals.task import Sample, Task, Verdict

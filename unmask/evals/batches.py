@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from unmask.checks import whole
+from unmask.errors import whole
 from unmask.evals.task import Sample
-from unmask.prompts import TextModel, encode_prompts
+from unmask.text.prompts import TextModel, encode_prompts
 
 
 @dataclass(frozen=True, slots=True)

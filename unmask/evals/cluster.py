@@ -15,8 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from unmask.checks import whole
-from unmask.config import GenerationConfig
+from unmask.errors import whole
 from unmask.evals.batches import Batch
 from unmask.evals.decode import Decoded
 from unmask.evals.fingerprint import fingerprint
@@ -24,8 +23,9 @@ from unmask.evals.manifest import device_name
 from unmask.evals.run import BATCH_SIZE, Job, Watch, finish, make_job
 from unmask.evals.summary import Summary
 from unmask.evals.task import Sample, Task
-from unmask.prompts import TextModel
 from unmask.ray_cluster import connected, import_ray
+from unmask.text.config import GenerationConfig
+from unmask.text.prompts import TextModel
 from unmask.types import Sampler
 
 ATTEMPTS = 3  # Ray starts dead actors again without end; a batch that kills every one of them must not

@@ -11,12 +11,12 @@ from time import perf_counter
 
 import torch
 
-from unmask.config import GenerationConfig
 from unmask.evals.batches import Batch
 from unmask.evals.records import Record, prompt_hash
 from unmask.evals.task import Sample, Task, Verdict
-from unmask.generate import Generation, generate
-from unmask.prompts import TextModel
+from unmask.text.config import GenerationConfig
+from unmask.text.generate import Generation, generate
+from unmask.text.prompts import TextModel
 from unmask.types import Sampler
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from unmask.evals.records import digest
-from unmask.prompts import TextModel
+from unmask.text.prompts import TextModel
 
 PIECE = 1 << 24  # numbers summed at a time
 PICKED = 1024  # numbers of a tensor that are hashed with their places

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any
 
-from unmask.checks import did_you_mean
-from unmask.config import GenerationConfig
+from unmask.errors import did_you_mean
+from unmask.text.config import GenerationConfig
 
 LENGTHS = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")  # the first one counts
 # arguments of other decoders, and the value at which each means nothing

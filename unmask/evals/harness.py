@@ -18,14 +18,14 @@ from lm_eval.utils import get_rolling_token_windows, make_disjoint_window, simpl
 from torch import nn
 from tqdm import tqdm
 
-from unmask.checks import whole
-from unmask.config import GenerationConfig
+from unmask.errors import whole
 from unmask.evals.gen_kwargs import default_config, request_config, value_of
 from unmask.evals.likelihood import DRAWS, Pair, greedily_decoded, log_likelihoods
-from unmask.generate import generate
 from unmask.models import load
-from unmask.prompts import TextModel, device_of, tokenizer_of
 from unmask.samplers import make_sampler
+from unmask.text.config import GenerationConfig
+from unmask.text.generate import generate
+from unmask.text.prompts import TextModel, device_of, tokenizer_of
 from unmask.types import Sampler
 
 logger = logging.getLogger(__name__)

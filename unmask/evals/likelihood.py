@@ -15,14 +15,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from unmask.canvas import Canvas, blank
-from unmask.checks import whole
-from unmask.guidance import Guided
-from unmask.loop import Options, denoise
-from unmask.prompts import TextModel, check_ids, device_of
-from unmask.rows import by_rows
+from unmask.decoding.canvas import Canvas, blank
+from unmask.decoding.chunks import by_rows
+from unmask.decoding.guidance import Guided
+from unmask.decoding.loop import Options, denoise
+from unmask.decoding.plan import plan
+from unmask.errors import whole
 from unmask.samplers.base import Base
-from unmask.schedule import plan
+from unmask.text.prompts import TextModel, check_ids, device_of
 from unmask.types import MaskedLM
 
 DRAWS = 128  # LLaDA's mc_num

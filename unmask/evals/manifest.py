@@ -13,13 +13,13 @@ from typing import Any, NamedTuple
 import torch
 
 from unmask import __version__
-from unmask.config import GenerationConfig
 from unmask.evals.batches import Question
 from unmask.evals.fingerprint import fingerprint
 from unmask.evals.records import digest
 from unmask.evals.task import Sample, Task
 from unmask.models.hub import MINI
-from unmask.prompts import TextModel, device_of
+from unmask.text.config import GenerationConfig
+from unmask.text.prompts import TextModel, device_of
 from unmask.trace import plain
 from unmask.types import Sampler
 

@@ -8,8 +8,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import TypeAlias
 
-from unmask.checks import whole
-from unmask.config import GenerationConfig
+from unmask.errors import whole
 from unmask.evals.batches import Batch, encode, make_batches
 from unmask.evals.decode import Decoded, decode_batch
 from unmask.evals.folder import SUMMARY, RunFolder, write_json
@@ -17,8 +16,9 @@ from unmask.evals.manifest import Manifest, describe
 from unmask.evals.records import Record, Timing
 from unmask.evals.summary import Summary, summarize
 from unmask.evals.task import Sample, Task
-from unmask.generate import DEFAULT_SAMPLER, check_settings
-from unmask.prompts import TextModel
+from unmask.text.config import GenerationConfig
+from unmask.text.generate import DEFAULT_SAMPLER, check_settings
+from unmask.text.prompts import TextModel
 from unmask.types import Sampler
 
 BATCH_SIZE = 8

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from unmask.prompts import Prompt
+from unmask.text.prompts import Prompt
 
 
 @dataclass(frozen=True, slots=True)

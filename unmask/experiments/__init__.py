@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from unmask.checks import did_you_mean
+from unmask.errors import did_you_mean
 from unmask.experiments.experiment import Experiment
 
 __all__ = ["EXPERIMENTS", "Experiment", "get_experiment"]

@@ -8,13 +8,13 @@ from typing import Any
 
 from torch import Tensor
 
-from unmask.config import GenerationConfig
 from unmask.evals.batches import encode, make_batches
 from unmask.evals.task import Sample
 from unmask.experiments.lab import Lab
 from unmask.experiments.runs import Run
-from unmask.generate import prepare
-from unmask.prompts import TextModel
+from unmask.text.config import GenerationConfig
+from unmask.text.generate import prepare
+from unmask.text.prompts import TextModel
 from unmask.trace import plain
 from unmask.types import Sampler, Step
 

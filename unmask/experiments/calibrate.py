@@ -15,7 +15,7 @@ from unmask.experiments.methods import HARD
 from unmask.experiments.report import Finding, Picture, Report, Table, above, below, flat
 from unmask.experiments.runs import Outcome, Run
 from unmask.samplers import LESS
-from unmask.samplers.preset import Preset, write_preset
+from unmask.samplers.presets import Preset, write_preset
 from unmask.types import Sampler
 
 if TYPE_CHECKING:

@@ -9,7 +9,6 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
-from unmask.config import GenerationConfig
 from unmask.evals import get_task
 from unmask.evals.batches import Batch, Question, encode, make_batches
 from unmask.evals.decode import Decoded, decode_batch
@@ -26,7 +25,8 @@ from unmask.models import load
 from unmask.models.config import read_config
 from unmask.models.hub import SHIPPED, find_folder
 from unmask.models.trunk import Trunk
-from unmask.prompts import device_of
+from unmask.text.config import GenerationConfig
+from unmask.text.prompts import device_of
 from unmask.types import Sampler
 
 GPU_BATCH = 64

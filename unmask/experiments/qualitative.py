@@ -16,10 +16,10 @@ from unmask.experiments.grid import short
 from unmask.experiments.lab import Lab
 from unmask.experiments.paper import reported
 from unmask.experiments.report import Report, Table, flat
-from unmask.generate import generate
 from unmask.models.hub import SHIPPED
 from unmask.samplers import SAMPLERS
 from unmask.sandbox import Job, run_jobs
+from unmask.text.generate import generate
 from unmask.trace import plain
 
 FUNCTION = re.compile(r"^def (\w+)\(", re.MULTILINE)

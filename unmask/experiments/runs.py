@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any
 
-from unmask.config import GenerationConfig
 from unmask.evals.records import Record, Timing, digest
+from unmask.text.config import GenerationConfig
 from unmask.trace import plain
 from unmask.types import Sampler
 

@@ -13,8 +13,8 @@ from unmask.experiments.lab import Lab
 from unmask.experiments.report import Finding, Report, Table, below, flat
 from unmask.experiments.runs import Run
 from unmask.experiments.side_by_side import side_by_side
-from unmask.generate import generate
 from unmask.samplers import SAMPLERS
+from unmask.text.generate import generate
 from unmask.types import Decision, Needs, Observation, Sampler
 
 ARGMAX = "Argmax"

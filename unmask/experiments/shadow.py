@@ -7,12 +7,12 @@ from dataclasses import asdict, dataclass, field, replace
 
 import torch
 
-from unmask.config import GenerationConfig
 from unmask.evals.batches import encode, make_batches
 from unmask.evals.task import Sample
-from unmask.generate import prepare
-from unmask.prompts import TextModel
 from unmask.samplers import LESS, Base
+from unmask.text.config import GenerationConfig
+from unmask.text.generate import prepare
+from unmask.text.prompts import TextModel
 from unmask.types import Decision, Needs, Observation, Step
 
 

@@ -18,8 +18,8 @@ from unmask.experiments.lab import Lab
 from unmask.experiments.paper import reported
 from unmask.experiments.report import Picture, Report, Table, above, flat
 from unmask.experiments.runs import Run
-from unmask.generate import generate
-from unmask.prompts import TextModel, device_of
+from unmask.text.generate import generate
+from unmask.text.prompts import TextModel, device_of
 from unmask.trace import plain
 
 if TYPE_CHECKING:

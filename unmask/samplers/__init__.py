@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import fields, replace
 from typing import Any
 
-from unmask.checks import did_you_mean
+from unmask.errors import did_you_mean
 from unmask.samplers.base import Base
 from unmask.samplers.entropy_bound import EntropyBound
 from unmask.samplers.factor import Factor

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import torch
 
-from unmask import policies, signals
-from unmask.checks import at_least
+from unmask.errors import at_least
+from unmask.samplers import policies, signals
 from unmask.types import Decision, Needs, Observation
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from unmask import policies, signals
-from unmask.checks import at_least, flag
+from unmask.errors import at_least, flag
+from unmask.samplers import policies, signals
 from unmask.types import Decision, Needs, Observation
 
 

@@ -12,8 +12,8 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from unmask import policies, signals
-from unmask.checks import at_least, one_of, probability, whole
+from unmask.errors import at_least, one_of, probability, whole
+from unmask.samplers import policies, signals
 from unmask.samplers.base import random
 from unmask.types import Decision, Needs, Observation
 

@@ -13,8 +13,8 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from unmask import policies, signals
-from unmask.checks import at_least, flag, one_of, probability, whole, within
+from unmask.errors import at_least, flag, one_of, probability, whole, within
+from unmask.samplers import policies, signals
 from unmask.types import Decision, Needs, Observation
 
 Policy = Literal["frontier", "run", "all"]

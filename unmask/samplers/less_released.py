@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from unmask import policies, signals
-from unmask.canvas import is_any
-from unmask.checks import at_least, probability, whole
+from unmask.decoding.canvas import is_any
+from unmask.errors import at_least, probability, whole
+from unmask.samplers import policies, signals
 from unmask.types import Decision, Needs, Observation
 
 FIRST_DRIFT = 1.0  # stands for "no earlier step"; a threshold of 1 lets it pass

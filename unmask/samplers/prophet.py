@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from unmask import signals
-from unmask.checks import at_least, whole
+from unmask.errors import at_least, whole
+from unmask.samplers import signals
 from unmask.samplers.base import Base
 from unmask.types import Decision, Needs, Observation
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from unmask import policies, signals
-from unmask.checks import probability
+from unmask.errors import probability
+from unmask.samplers import policies, signals
 from unmask.types import Decision, Needs, Observation
 
 

@@ -17,8 +17,6 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from unmask import __version__
-from unmask.gaps import Gap, parse_gaps
-from unmask.prompts import tokenizer_of
 from unmask.samplers import SAMPLERS
 from unmask.serving.access import HUNG_UP, Access
 from unmask.serving.api_error import ApiError, as_api_error
@@ -33,6 +31,8 @@ from unmask.serving.protocol import ChatRequest, Common, CompletionRequest, pars
 from unmask.serving.reading import Drafts
 from unmask.serving.replies import Reply, model_card, usage
 from unmask.serving.settings import Settings
+from unmask.text.gaps import Gap, parse_gaps
+from unmask.text.prompts import tokenizer_of
 from unmask.trace import plain
 from unmask.types import Sampler
 

@@ -9,11 +9,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from unmask.contract import checked_logits
-from unmask.course import View
-from unmask.decision import decide, fill, settle
-from unmask.draw import NoiseSource, RowNoise
-from unmask.memory import predict
+from unmask.decoding.checks import checked_logits
+from unmask.decoding.draw import NoiseSource, RowNoise
+from unmask.decoding.observe import decide, fill, settle
+from unmask.decoding.rows import predict
+from unmask.decoding.turns import View
 from unmask.serving.row import Row, Ruling, Seat, gather
 from unmask.types import MaskedLM, ModelInfo, Prediction
 

@@ -9,11 +9,11 @@ from typing import Any, NamedTuple, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
-from unmask.config import GenerationConfig
 from unmask.samplers import make_sampler
 from unmask.serving.api_error import ApiError
 from unmask.serving.protocol import ChatRequest, Common
 from unmask.serving.settings import Settings
+from unmask.text.config import GenerationConfig
 from unmask.types import Sampler
 
 WORD = re.compile(r"[a-z]\w*")

@@ -16,10 +16,7 @@ from types import TracebackType
 
 from torch import Tensor
 
-from unmask.checks import whole
-from unmask.config import GenerationConfig
-from unmask.generate import DEFAULT_CONFIG, DEFAULT_SAMPLER
-from unmask.prompts import Prompt, TextModel, device_of
+from unmask.errors import whole
 from unmask.serving.batch import Group, by_length, read_rulings, run_model
 from unmask.serving.errors import Closing, DeadlineExceeded, QueueFull, RequestFailed
 from unmask.serving.job import Job
@@ -27,6 +24,9 @@ from unmask.serving.limits import Limits
 from unmask.serving.monitor import Monitor, NoMonitor, Tick
 from unmask.serving.row import Key, Row
 from unmask.serving.work import Work, continue_text, fill_gaps
+from unmask.text.config import GenerationConfig
+from unmask.text.generate import DEFAULT_CONFIG, DEFAULT_SAMPLER
+from unmask.text.prompts import Prompt, TextModel, device_of
 from unmask.types import Sampler, Step
 
 log = logging.getLogger(__name__)

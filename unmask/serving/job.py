@@ -12,10 +12,10 @@ from uuid import uuid4
 
 from torch import Tensor
 
-from unmask.generate import Generation
-from unmask.infill import Infilling
 from unmask.serving.look import Look
 from unmask.serving.work import Work
+from unmask.text.generate import Generation
+from unmask.text.infill import Infilling
 from unmask.types import Step
 
 Answer = Generation | Infilling

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from unmask.checks import whole
-from unmask.config import GenerationConfig
-from unmask.gaps import Gap
+from unmask.errors import whole
+from unmask.text.config import GenerationConfig
+from unmask.text.gaps import Gap
 
 MAX_STOPS = 16
 MAX_STOP_LENGTH = 256  # characters

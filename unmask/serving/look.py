@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from unmask import signals
-from unmask.summary import summarize
+from unmask.decoding.summary import summarize
+from unmask.samplers import signals
 from unmask.types import Decision, Prediction
 
 KEPT = ("confidence", "persistence", "jsd")

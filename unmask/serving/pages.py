@@ -41,7 +41,7 @@ def page_routes() -> APIRouter:
     router = APIRouter(include_in_schema=False)
     held = {
         file.name: file.read_bytes()
-        for file in (files("unmask") / "serving" / "page").iterdir()
+        for file in (files("unmask") / "trace" / "web").iterdir()
         if file.name.rpartition(".")[2] in TYPES
     }
 

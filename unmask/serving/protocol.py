@@ -8,10 +8,10 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
-from unmask.checks import did_you_mean
-from unmask.config import EndTokens
+from unmask.errors import did_you_mean
 from unmask.samplers import SAMPLERS
 from unmask.serving.api_error import ApiError
+from unmask.text.config import EndTokens
 
 # OpenAI fields that have no counterpart here, with the values that ask for nothing
 NEUTRAL: dict[str, tuple[Any, ...]] = {

@@ -19,8 +19,7 @@ from fastapi import FastAPI
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.metrics_core import Metric
 
-from unmask.checks import whole
-from unmask.prompts import TextModel
+from unmask.errors import whole
 from unmask.ray_cluster import connected
 from unmask.serving.app import create_app
 from unmask.serving.engine import Engine, exact_costs_little
@@ -28,6 +27,7 @@ from unmask.serving.limits import Limits
 from unmask.serving.logs import log_json
 from unmask.serving.metrics import Metrics
 from unmask.serving.settings import Settings
+from unmask.text.prompts import TextModel
 
 log = logging.getLogger(__name__)
 NAME = "unmask"  # of the application and of its deployment

@@ -10,15 +10,15 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from unmask.ending import REPLACEMENT
-from unmask.gaps import Gap
-from unmask.generate import Batch
-from unmask.infill import Filling
-from unmask.prompts import TextTokenizer, tokenizer_of
 from unmask.serving.job import Snapshot
 from unmask.serving.look import Look
 from unmask.serving.work import Work
-from unmask.stream import FinalText
+from unmask.text.end_of_text import REPLACEMENT
+from unmask.text.gaps import Gap
+from unmask.text.generate import Batch
+from unmask.text.infill import Filling
+from unmask.text.prompts import TextTokenizer, tokenizer_of
+from unmask.text.stream import FinalText
 from unmask.types import Step
 
 DIGITS = 6  # of probabilities and divergences

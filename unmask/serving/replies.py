@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from time import time
 from typing import Any
 
-from unmask.generate import Generation
 from unmask.serving.job import Answer, Job
 from unmask.serving.settings import Settings
+from unmask.text.generate import Generation
 
 FINISH = {"eos": "stop", "stop": "stop", "length": "length"}
 

@@ -9,15 +9,15 @@ from typing import NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
-from unmask.course import Taken, Turn
-from unmask.draw import RowNoise
-from unmask.guidance import guide
-from unmask.infill import close
-from unmask.loop import Options
-from unmask.memory import Memory
-from unmask.result import Tally
+from unmask.decoding.draw import RowNoise
+from unmask.decoding.guidance import guide
+from unmask.decoding.loop import Options
+from unmask.decoding.result import Tally
+from unmask.decoding.rows import Memory
+from unmask.decoding.turns import Taken, Turn
 from unmask.serving.job import Answer, Job, Snapshot
 from unmask.serving.look import Look, look
+from unmask.text.infill import close
 from unmask.types import Decision, ModelInfo, Prediction, Sampler, Step
 
 

@@ -12,12 +12,12 @@ from types import FrameType
 
 import uvicorn
 
-from unmask.prompts import TextModel
 from unmask.serving.app import create_app
 from unmask.serving.engine import Engine, exact_costs_little
 from unmask.serving.limits import Limits
 from unmask.serving.metrics import Metrics
 from unmask.serving.settings import Settings
+from unmask.text.prompts import TextModel
 
 log = logging.getLogger(__name__)
 SIGNALS = (signal.SIGINT, signal.SIGTERM)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from unmask.checks import whole
-from unmask.config import GenerationConfig
-from unmask.generate import DEFAULT_SAMPLER
+from unmask.errors import whole
 from unmask.serving.limits import Limits
+from unmask.text.config import GenerationConfig
+from unmask.text.generate import DEFAULT_SAMPLER
 from unmask.types import ModelInfo, Sampler
 
 

@@ -8,17 +8,17 @@ from typing import Any
 
 from torch import Tensor
 
-from unmask.canvas import Canvas
-from unmask.config import GenerationConfig
-from unmask.ending import StopWatch
-from unmask.gaps import read_gaps
-from unmask.generate import Batch, Generation, prepare
-from unmask.infill import Filling, Infilling, prepare_infill
-from unmask.loop import Options, check
-from unmask.prompts import Prompt, TextModel
-from unmask.result import Result
-from unmask.schedule import Plan
+from unmask.decoding.canvas import Canvas
+from unmask.decoding.loop import Options, check
+from unmask.decoding.plan import Plan
+from unmask.decoding.result import Result
 from unmask.serving.limits import Limits
+from unmask.text.config import GenerationConfig
+from unmask.text.end_of_text import StopWatch
+from unmask.text.gaps import read_gaps
+from unmask.text.generate import Batch, Generation, prepare
+from unmask.text.infill import Filling, Infilling, prepare_infill
+from unmask.text.prompts import Prompt, TextModel
 from unmask.types import ModelInfo, Sampler
 
 

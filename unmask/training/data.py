@@ -17,7 +17,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Protocol
 
-from unmask.checks import at_least, within
+from unmask.errors import at_least, within
 from unmask.models.tokens import Tokenizer
 
 DRAWN_TOGETHER = 128  # items tokenised at once

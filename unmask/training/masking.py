@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from unmask.checks import probability, within
+from unmask.errors import probability, within
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from unmask.checks import at_least, one_of, within
+from unmask.errors import at_least, one_of, within
 
 OptimizerName = Literal["muon", "adamw"]
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)  # Jordan's quintic: fast, singular values end in about [0.7, 1.2]

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from unmask.checks import at_least
+from unmask.errors import at_least
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from unmask.checks import at_least, did_you_mean, one_of, within
+from unmask.errors import at_least, did_you_mean, one_of, within
 from unmask.training.data import DataSpec
 from unmask.training.masking import Masking
 from unmask.training.muon import OptimizerSpec

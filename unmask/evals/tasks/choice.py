@@ -10,7 +10,7 @@ from typing import TypeAlias
 from unmask.evals.answers.letter import final_letter
 from unmask.evals.data import Make, Source, load_samples
 from unmask.evals.task import Sample, Task, Verdict
-from unmask.prompts import Message
+from unmask.text.prompts import Message
 
 Extract: TypeAlias = Callable[[str], str | None]
 UNTIL = re.compile(r"</s>|\n")  # as released, cut behind the generation: these never save steps

@@ -8,7 +8,7 @@ from functools import partial
 from unmask.evals.answers.number import final_number, plain_number, released_number
 from unmask.evals.data import Row, Source, load_samples, text_field
 from unmask.evals.task import Sample, Task, Verdict
-from unmask.prompts import Message
+from unmask.text.prompts import Message
 
 VERSION = 1
 SOURCE = Source(file="gsm8k/test.jsonl", hub="openai/gsm8k", configs=("main",), rows=1319)

@@ -10,8 +10,8 @@ from unmask.evals.answers.program import complete, defines, find_code
 from unmask.evals.data import Row, Source, load_samples, text_field
 from unmask.evals.task import Sample, Task, Verdict
 from unmask.evals.tasks.running import judge
-from unmask.prompts import Message
 from unmask.sandbox import Job
+from unmask.text.prompts import Message
 
 VERSION = 1
 SOURCE = Source(file="humaneval/HumanEval.jsonl", hub="openai/openai_humaneval", rows=164)

@@ -13,7 +13,7 @@ from unmask.evals.answers.phrase import behind_answers, first_sentence
 from unmask.evals.data import Row, Source, load_samples, text_field
 from unmask.evals.task import Sample, Task, Verdict
 from unmask.evals.tasks.gsm8k import SYSTEM
-from unmask.prompts import Message
+from unmask.text.prompts import Message
 
 VERSION = 1
 SUBJECTS = (

@@ -13,8 +13,8 @@ from unmask.evals.answers.program import find_code
 from unmask.evals.data import Row, Source, load_samples, text_field, texts_field
 from unmask.evals.task import Sample, Task, Verdict
 from unmask.evals.tasks.running import judge
-from unmask.prompts import Message
 from unmask.sandbox import Job
+from unmask.text.prompts import Message
 
 VERSION = 1
 HUB = "google-research-datasets/mbpp"

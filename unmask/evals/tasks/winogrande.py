@@ -8,7 +8,7 @@ from functools import partial
 from unmask.evals.data import Row, Source, text_field
 from unmask.evals.task import Sample, Task
 from unmask.evals.tasks.choice import ask_for_letter, choice_task, first_line, letter_of, options
-from unmask.prompts import Prompt
+from unmask.text.prompts import Prompt
 
 VERSION = 1
 SOURCE = Source(

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from itertools import accumulate
 
-from unmask.checks import did_you_mean
+from unmask.errors import did_you_mean
 from unmask.training.tasks import (
     about,
     mini_gsm8k,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from unmask import kernels
+from unmask.fast import kernels
 
 PIECES = 2  # what more of them gain in the product, they cost in the sum
 UNIT = 64  # a piece is a multiple of it, as the library's kernels step through it
@@ -31,7 +31,7 @@ def _in_pieces(x: Tensor, weight: Tensor) -> Tensor:
 def _multiply(x: Tensor, weight: Tensor) -> Tensor:
     """[n, inner] times [size, inner], [S, n, size] float32."""
     if kernels.multiplies(weight):
-        from unmask.kernels.product import fits, product
+        from unmask.fast.kernels.product import fits, product
 
         if fits(x, weight, PIECES):
             return product(x, weight, PIECES)

@@ -1,4 +1,4 @@
-"""Top-K and log-sum-exp of logits in one read, in Triton; `unmask.summary` says the same in torch.
+"""Top-K and log-sum-exp of logits in one read, in Triton; `unmask.decoding.summary` says the same in torch.
 
 One kernel reads the vocabulary in chunks and leaves the maximum and the sum of each. The K best tokens lie in
 the K chunks with the best maxima, so the other reads those again and finds them. The cut depends on the
@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from unmask.kernels import device_of
+from unmask.fast.kernels import device_of
 
 CHUNK = 256  # columns
 TOGETHER = 16  # chunks that one program reads

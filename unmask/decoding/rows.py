@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from unmask.summary import ban, summarize
+from unmask.decoding.summary import ban, summarize
 from unmask.types import Needs, Prediction
 
 

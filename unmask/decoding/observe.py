@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from unmask.contract import check_decision
-from unmask.course import View
-from unmask.draw import NoiseSource, Selection
-from unmask.memory import Memory
-from unmask.schedule import clock
+from unmask.decoding.checks import check_decision
+from unmask.decoding.draw import NoiseSource, Selection
+from unmask.decoding.plan import clock
+from unmask.decoding.rows import Memory
+from unmask.decoding.turns import View
 from unmask.types import Decision, Observation, Prediction, Sampler, ScheduleName
 
 Outcome = tuple[Tensor, Tensor]  # as `settle` has it

@@ -7,8 +7,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from unmask.checks import flag, token_ids, whole
-from unmask.course import View
+from unmask.decoding.turns import View
+from unmask.errors import flag, token_ids, whole
 from unmask.types import Decision, ModelInfo, Needs, Sampler
 
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from unmask.checks import finite, share, whole
-from unmask.rows import by_rows
+from unmask.decoding.chunks import by_rows
+from unmask.errors import finite, share, whole
 from unmask.types import Prediction
 
 NoiseSource = Callable[[Tensor, int], Tensor]  # (running [B], width) -> uniform numbers [B, width]

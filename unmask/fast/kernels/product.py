@@ -1,4 +1,4 @@
-"""A matrix product of up to 64 columns in Triton, in pieces to be added: see `unmask.models.pieces`."""
+"""A matrix product of up to 64 columns in Triton, in pieces to be added: see `unmask.fast.split_products`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from unmask.kernels import device_of
+from unmask.fast.kernels import device_of
 
 COLUMNS = 64  # at most: what one program multiplies
 OUTPUTS, INNER = 64, 128  # of a program, and of one of its steps

@@ -10,15 +10,15 @@ from time import perf_counter
 import torch
 from torch import Tensor
 
-from unmask.canvas import Canvas
-from unmask.checks import token_ids
-from unmask.config import GenerationConfig
-from unmask.contract import checked_logits, is_model
-from unmask.gaps import Gap, read_gaps
-from unmask.generate import DEFAULT_CONFIG, DEFAULT_SAMPLER, Cost, check_settings, costs, guided, run
-from unmask.prompts import TextModel, check_ids, device_of, tokenizer_of
-from unmask.result import Result, collect
-from unmask.schedule import Block, Plan
+from unmask.decoding.canvas import Canvas
+from unmask.decoding.checks import checked_logits, is_model
+from unmask.decoding.plan import Block, Plan
+from unmask.decoding.result import Result, collect
+from unmask.errors import token_ids
+from unmask.text.config import GenerationConfig
+from unmask.text.gaps import Gap, read_gaps
+from unmask.text.generate import DEFAULT_CONFIG, DEFAULT_SAMPLER, Cost, check_settings, costs, guided, run
+from unmask.text.prompts import TextModel, check_ids, device_of, tokenizer_of
 from unmask.types import Cache, MaskedLM, ModelInfo, Sampler, Step
 
 

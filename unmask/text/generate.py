@@ -8,18 +8,18 @@ from time import perf_counter
 
 from torch import Tensor
 
-from unmask.canvas import Canvas, blank
-from unmask.checks import token_ids
-from unmask.config import GenerationConfig
-from unmask.contract import is_model, is_sampler
-from unmask.draw import RowNoise
-from unmask.ending import Ending, StopWatch
-from unmask.guidance import Guided
-from unmask.loop import denoise
-from unmask.prompts import Prompt, TextModel, device_of, encode_prompts, tokenizer_of
-from unmask.result import Finish, Result, collect
+from unmask.decoding.canvas import Canvas, blank
+from unmask.decoding.checks import is_model, is_sampler
+from unmask.decoding.draw import RowNoise
+from unmask.decoding.guidance import Guided
+from unmask.decoding.loop import denoise
+from unmask.decoding.plan import Plan, plan
+from unmask.decoding.result import Finish, Result, collect
+from unmask.errors import token_ids
 from unmask.samplers.less import LESS
-from unmask.schedule import Plan, plan
+from unmask.text.config import GenerationConfig
+from unmask.text.end_of_text import Ending, StopWatch
+from unmask.text.prompts import Prompt, TextModel, device_of, encode_prompts, tokenizer_of
 from unmask.types import MaskedLM, Sampler, Step
 
 DEFAULT_SAMPLER = LESS()

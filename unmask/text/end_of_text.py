@@ -11,8 +11,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from unmask.prompts import TextTokenizer
-from unmask.result import Finish
+from unmask.decoding.result import Finish
+from unmask.text.prompts import TextTokenizer
 
 REPLACEMENT = "\ufffd"  # what an incomplete character decodes to
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from unmask import kernels
-from unmask.rows import by_rows
+from unmask.decoding.chunks import by_rows
+from unmask.fast import kernels
 from unmask.types import Prediction
 
 CHUNK = 128  # vocabulary columns per first-stage maximum
@@ -17,7 +17,7 @@ CHUNK = 128  # vocabulary columns per first-stage maximum
 def summarize(logits: Tensor, top_k: int) -> Prediction:
     """Top-K candidates (ties go to the lower id) and log-sum-exp of logits [B, W, V]."""
     if kernels.usable(logits, top_k):
-        from unmask.kernels.summary import summarize as fused
+        from unmask.fast.kernels.summary import summarize as fused
 
         return Prediction(*fused(logits, top_k), logits)
     logits = logits.float()

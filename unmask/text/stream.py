@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from itertools import groupby
 from time import perf_counter
 
-from unmask.config import GenerationConfig
-from unmask.ending import Ending
-from unmask.generate import DEFAULT_CONFIG, DEFAULT_SAMPLER, Batch, Generation, prepare
-from unmask.prompts import Prompt, TextModel
+from unmask.text.config import GenerationConfig
+from unmask.text.end_of_text import Ending
+from unmask.text.generate import DEFAULT_CONFIG, DEFAULT_SAMPLER, Batch, Generation, prepare
+from unmask.text.prompts import Prompt, TextModel
 from unmask.types import Sampler, Step
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from unmask.checks import whole
+from unmask.errors import whole
 
 
 @dataclass(frozen=True, slots=True)

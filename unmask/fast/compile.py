@@ -19,9 +19,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from unmask import kernels
+from unmask.fast import kernels
+from unmask.fast.split_products import cuttable, in_pieces
 from unmask.models.layers import Attention, Rope, Store, SwiGLU, attend, product
-from unmask.models.pieces import cuttable, in_pieces
 from unmask.models.trunk import Stream, Sum, Trunk
 from unmask.types import Cache
 
@@ -80,7 +80,7 @@ def _fuse_attention(model: Trunk) -> None:
     """Let our own kernel mix short canvases, where it can be used."""
     if not kernels.attends(model.norm.weight, model.shape.head_size):
         return
-    from unmask.kernels.attention import fused_attend
+    from unmask.fast.kernels.attention import fused_attend
 
     # what is longer is faster with the library's, which repeats the keys of grouped heads
     short = SHORT if model.shape.heads == model.shape.key_heads else SHORT_GROUPED

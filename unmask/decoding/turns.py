@@ -10,9 +10,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from unmask.canvas import Canvas, ended
-from unmask.fuse import fused
-from unmask.schedule import DIAL, Block, Plan, hands
+from unmask.decoding.canvas import Canvas, ended
+from unmask.decoding.fuse import fused
+from unmask.decoding.plan import DIAL, Block, Plan, hands
 from unmask.types import ScheduleName
 
 

@@ -72,4 +72,4 @@ def _hash(text: str) -> str:
 
 
 def _read(name: str) -> str:
-    return (files("unmask") / "serving" / "page" / name).read_text(encoding="utf-8")
+    return (files("unmask") / "trace" / "web" / name).read_text(encoding="utf-8")

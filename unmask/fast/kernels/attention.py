@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from unmask.kernels import device_of
+from unmask.fast.kernels import device_of
 
 LOG2_E = 1.4426950408889634
 TILE = 64, 64  # queries and keys of a piece of work

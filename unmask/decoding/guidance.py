@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from unmask.canvas import Canvas
-from unmask.checks import finite
+from unmask.decoding.canvas import Canvas
+from unmask.errors import finite
 from unmask.types import Cache, MaskedLM, ModelInfo
 
 

@@ -9,11 +9,11 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from unmask.canvas import Canvas
-from unmask.contract import check_written, is_model
-from unmask.draw import NoiseSource
-from unmask.loop import DEFAULTS, Options, denoise
-from unmask.schedule import Plan
+from unmask.decoding.canvas import Canvas
+from unmask.decoding.checks import check_written, is_model
+from unmask.decoding.draw import NoiseSource
+from unmask.decoding.loop import DEFAULTS, Options, denoise
+from unmask.decoding.plan import Plan
 from unmask.types import Cache, MaskedLM, Sampler, Step
 
 Finish = Literal["eos", "length", "stop"]  # "stop", at a stop string, is said of texts alone

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from unmask.checks import whole
+from unmask.errors import whole
 from unmask.types import ScheduleName
 
 DREAM_EPS = 1e-3  # Dream's time grid runs from 1 to this

@@ -10,15 +10,15 @@ from typing import get_args
 import torch
 from torch import Tensor
 
-from unmask.canvas import Canvas
-from unmask.checks import flag, id_tuple, one_of, token_ids, whole
-from unmask.contract import check_needs, check_written, checked_logits, is_model, is_sampler
-from unmask.course import Course, Taken, Turn, ask, course, pack
-from unmask.decision import Outcome, decide_and_settle, fill, settle
-from unmask.draw import NoiseSource, RowNoise, Selection
-from unmask.fuse import fused
-from unmask.memory import Memory, predict
-from unmask.schedule import Plan
+from unmask.decoding.canvas import Canvas
+from unmask.decoding.checks import check_needs, check_written, checked_logits, is_model, is_sampler
+from unmask.decoding.draw import NoiseSource, RowNoise, Selection
+from unmask.decoding.fuse import fused
+from unmask.decoding.observe import Outcome, decide_and_settle, fill, settle
+from unmask.decoding.plan import Plan
+from unmask.decoding.rows import Memory, predict
+from unmask.decoding.turns import Course, Taken, Turn, ask, course, pack
+from unmask.errors import flag, id_tuple, one_of, token_ids, whole
 from unmask.types import (
     Cache,
     Decision,

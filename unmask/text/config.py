@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
-from unmask.cache import BlockCache, Recompute
-from unmask.checks import finite, one_of, whole
-from unmask.draw import Selection
-from unmask.loop import Options
+from unmask.decoding.cache import BlockCache, Recompute
+from unmask.decoding.draw import Selection
+from unmask.decoding.loop import Options
+from unmask.errors import finite, one_of, whole
 from unmask.samplers.base import Base
 from unmask.types import ModelInfo, Sampler
 

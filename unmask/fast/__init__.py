@@ -1,0 +1,1 @@
+"""Speed beside the logic: compiled layers, CUDA graphs, kernels."""
