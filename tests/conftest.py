@@ -35,11 +35,11 @@ def one_thread_per_worker() -> None:
 @pytest.fixture
 def traced(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """What is compiled goes through torch's tracer alone, whose limits no earlier test has used up."""
-    from unmask.decoding import fuse
+    from unmask.fast import executor
 
     torch._dynamo.reset()
     by_tracer = cache(lambda work: torch.compile(work, dynamic=False, backend="eager"))
-    monkeypatch.setattr(fuse, "_compiled", by_tracer)
+    monkeypatch.setattr(executor, "_compiled", by_tracer)
     with torch._dynamo.config.patch(cache_size_limit=64):
         yield
     torch._dynamo.reset()

@@ -349,7 +349,7 @@ def test_a_caller_may_end_rows_earlier():
     def done(tokens):
         return torch.tensor([True, False]) & ((tokens == 0).sum(-1) <= 2)
 
-    steps = list(denoise(model, canvas, Base(), plan(1, 4, steps=4), done=done))
+    steps = list(denoise(model, canvas, Base(), plan(1, 4, steps=4), stop=done))
     assert (steps[-1].tokens == 0).sum(-1).tolist() == [2, 0]
     assert [step.running.tolist() for step in steps] == [[True, True]] * 2 + [[False, True]] * 2
 
@@ -420,7 +420,7 @@ def test_a_row_that_is_done_stays_so():
         return (filled == 2) & torch.tensor([True, False])
 
     canvas = make_canvas(Toy(eos_ids=()), [(2, 3), (4, 5)], 6)
-    steps = denoise(Toy(eos_ids=()), canvas, Base(), plan(2, 6, steps=6), done=flickering)
+    steps = denoise(Toy(eos_ids=()), canvas, Base(), plan(2, 6, steps=6), stop=flickering)
     assert [step.running.tolist() for step in steps] == [[True, True]] * 2 + [[False, True]] * 4
 
 
@@ -443,5 +443,5 @@ def test_what_ends_a_row_may_come_from_a_leftover_fill():
         return (tokens[:, 2:5] != 0).all(-1)
 
     cut = plan(2, 6, steps=4, block_length=3)
-    steps = list(denoise(model, canvas, never, cut, done=first_block_is_full))
+    steps = list(denoise(model, canvas, never, cut, stop=first_block_is_full))
     assert [(step.block, step.leftover) for step in steps] == [(0, False), (0, False), (0, True)]

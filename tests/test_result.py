@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 
 from tests.toy import Scripted, Toy, mask, run
 from unmask import LESS, Base, Threshold, blank
-from unmask.decoding import result as result_module
 from unmask.decoding.result import collect
 from unmask.types import Decision, Step
 
@@ -46,21 +44,6 @@ def test_every_count_of_a_hand_made_run():
     assert result.forced_share.tolist() == [0.25]
     assert result.empty_share.tolist() == [0.5]
     assert result.finish == ("length",)
-
-
-@pytest.mark.parametrize("at_once", [1, 2, 3, 64])
-def test_counts_do_not_depend_on_how_many_steps_are_added_up_at_once(monkeypatch, at_once):
-    monkeypatch.setattr(result_module, "AT_ONCE", at_once)
-    accepted, forced = step([5, 7, M, M], "x.."), step([5, 7, M, M], "x..", "...", forced=True)
-    wide = step([5, 7, M, M], "xx.x", "xx.x")
-    left = step([5, 7, 8, 9], "..x", leftover=True)
-    steps = [accepted, forced, accepted, wide, wide, accepted, left, forced, left]
-    result = collect(steps, blank([[5]], 3, mask_id=M, pad_id=2), ())
-    assert result.steps.tolist() == [7]
-    assert result.forwards.tolist() == [9]
-    assert result.accepted.tolist() == [3 + 2 * 3]
-    assert result.forced.tolist() == [2]
-    assert result.leftovers.tolist() == [2]
 
 
 def test_a_row_that_does_not_run_counts_nothing():

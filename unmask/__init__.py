@@ -4,7 +4,8 @@ from unmask.decoding.cache import BlockCache
 from unmask.decoding.canvas import Canvas, blank
 from unmask.decoding.draw import RowNoise, Selection
 from unmask.decoding.guidance import Guided
-from unmask.decoding.loop import Options, denoise
+from unmask.decoding.loop import denoise
+from unmask.decoding.options import Options
 from unmask.decoding.plan import plan
 from unmask.decoding.result import Result, decode
 from unmask.fast.compile import compile

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, Protocol, runtime_checkable
+from typing import Any, Generic, Literal, Protocol, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -144,6 +144,8 @@ class Observation:
     noise: Tensor | None  # [B, W] uniform in (0, 1), only where needs.noise
     blockwise: bool  # semi-autoregressive regime; False: the whole generation is one block
     eos_ids: tuple[int, ...] = ()  # the tokens that end a text
+    tokens: Tensor | None = None  # [B, W] the window as it is, only where needs.revoke
+    written: Tensor | None = None  # [B, W] bool, columns that may be revoked or rewritten, likewise
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +201,6 @@ class ModelInfo:
     block_length: int | None = None  # the family's own regime; None: full sequence
     schedule: ScheduleName = "linear"  # the family's own fixed schedule
     deterministic: bool = True  # same tokens, same logits: an unchanged canvas needs no new forward
-    compiled: bool = False  # unmask.compile was asked for: decisions may be compiled too
     separable: bool = False  # a row's logits depend on that row alone: rows may be run without the others
 
 
@@ -207,15 +208,19 @@ class Cache(Protocol):
     """Keys and values kept between forwards; the model asks it which columns to run."""
 
     def start_block(self, block: slice) -> None:
-        """A block of these columns begins: what is kept is out of date."""
+        """Decoding moves on to the block of these columns; all before it are finished."""
         ...
 
     def columns(self, need: slice, n: int) -> slice:
-        """The columns of a canvas of `n` to run so that those in `need` come out."""
+        """Return the columns of a canvas of `n` to run so that those in `need` come out; changes nothing."""
         ...
 
-    def update(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """All keys and values of a layer, [B, H, N, D] each, given those of the columns that ran."""
+    def update(self, layer: int, columns: slice, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Store the keys and values of the columns that ran, and return those of all, [B, H, N, D] each."""
+        ...
+
+    def ran(self, columns: slice) -> None:
+        """A forward of these columns is complete."""
         ...
 
 
@@ -237,16 +242,26 @@ class MaskedLM(Protocol):
 class HeadedLM(Protocol):
     """A masked language model whose logits are the product of hidden states and a head.
 
-    It may have a `ready` too: with the arguments of `look`, it returns a `look` to be called without any.
+    The loop asks it for hidden states and computes logits in parts. To change the logits of such a model,
+    override `logits` and let `head_weight` be None.
     """
 
     @property
+    def info(self) -> ModelInfo: ...
+
+    @property
     def head_weight(self) -> Tensor | None:
-        """[V, D]; None: the head is no plain matrix."""
+        """[V, D], or None if the head is not a plain matrix."""
         ...
 
-    def look(self, tokens: Tensor, attend: Tensor | None, window: slice, cache: Cache | None) -> Tensor:
-        """The hidden states that predict the window's columns, [B, W, D]."""
+    def __call__(
+        self, tokens: Tensor, attend: Tensor | None, window: slice, cache: Cache | None
+    ) -> Tensor: ...
+
+    def hidden_states(
+        self, tokens: Tensor, attend: Tensor | None, window: slice, cache: Cache | None
+    ) -> Tensor:
+        """Return the hidden states that predict the window's columns, [B, W, D]."""
         ...
 
     def logits(self, states: Tensor) -> Tensor:
@@ -269,3 +284,30 @@ class Step:
     forward: bool  # False: nothing had changed, so the last prediction was used again
     leftover: bool = False  # True: the budget was spent and what was left got its argmax
     revocable: slice | None = None  # columns that a later step may mask or rewrite; None: none
+
+
+Count = TypeVar("Count", int, Tensor)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counts(Generic[Count]):
+    """What rows took to decode: a number for one row, a tensor [B] for a batch."""
+
+    steps: Count  # reverse steps
+    forwards: Count  # forward passes that the row needed; a step on an unchanged canvas needs none
+    accepted: Count  # tokens committed by the rule
+    forced: Count  # tokens committed by the fallback
+    forced_steps: Count  # steps in which the fallback acted
+    empty_steps: Count  # steps in which nothing was eligible
+    leftovers: Count  # tokens filled in after the budget was spent
+    revoked: Count  # tokens masked again or rewritten after their commit
+
+    @property
+    def forced_share(self) -> Any:
+        """Share of steps in which the fallback acted, a float or [B]."""
+        return self.forced_steps / (self.steps + (self.steps == 0))
+
+    @property
+    def empty_share(self) -> Any:
+        """Share of steps in which nothing was eligible (the released code's fallback statistic)."""
+        return self.empty_steps / (self.steps + (self.steps == 0))

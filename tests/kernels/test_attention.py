@@ -89,7 +89,9 @@ def test_a_compiled_layer_mixes_with_the_kernel():
     torch.testing.assert_close(work(query, key, value), fused(query, key, value, None) * 2)
 
 
-@pytest.mark.parametrize(("family", "limit"), [("llada_tiny", "SHORT"), ("dream_tiny", "SHORT_GROUPED")])
+@pytest.mark.parametrize(
+    ("family", "limit"), [("llada_tiny", "MAX_SHORT"), ("dream_tiny", "MAX_SHORT_GROUPED")]
+)
 def test_a_model_gives_the_same_logits_with_it_and_uses_it_up_to_a_length(monkeypatch, family, limit):
     dtype, error = ("float16", 0.1) if DEVICE == "cuda" else ("float32", 1e-4)  # after some layers
     plain, fast = (load(str(GOLDENS / family), device=DEVICE, dtype=dtype) for _ in range(2))
@@ -97,7 +99,7 @@ def test_a_model_gives_the_same_logits_with_it_and_uses_it_up_to_a_length(monkey
     monkeypatch.setattr(attention, "fused_attend", lambda *given: calls.append(1) or fused_attend(*given))
     monkeypatch.setattr(kernels, "attends", lambda weight, size: True)  # interpreted, if need be
     monkeypatch.setattr(compiled, limit, 3 * 21)
-    compiled._fuse_attention(fast)
+    compiled.use_attention_kernel(fast)
     for columns in (21, 22):
         tokens = torch.randint(5, 50, (3, columns), generator=torch.Generator().manual_seed(0)).to(DEVICE)
         padded = (torch.arange(columns)[None] >= torch.tensor([[0], [4], [20]])).to(DEVICE)

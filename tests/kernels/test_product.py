@@ -80,8 +80,8 @@ def test_a_model_gives_the_same_logits_with_products_cut_up_to_a_number_of_colum
     monkeypatch.setattr(compiled, "in_pieces", lambda *given: calls.append(1) or in_pieces(*given))
     monkeypatch.setattr(compiled, "cuttable", lambda weight: True)
     monkeypatch.setattr(pieces, "UNIT", 1)
-    monkeypatch.setattr(compiled, "FEW", 3 * 21)
-    compiled._cut_products(fast)
+    monkeypatch.setattr(compiled, "MAX_SPLIT", 3 * 21)
+    compiled.split_products(fast)
     for columns in (21, 22):
         tokens = torch.randint(5, 50, (3, columns), generator=torch.Generator().manual_seed(0)).to(DEVICE)
         expected, answer = (model(tokens, None, slice(6, 21), None) for model in (plain, fast))

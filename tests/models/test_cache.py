@@ -99,7 +99,11 @@ def test_an_unchanged_canvas_gives_the_same_logits_from_the_cache(
 
 def ran(cache: BlockCache, need: slice, forwards: int) -> list[slice]:
     """The columns that successive forwards run on a canvas of 20."""
-    return [cache.columns(need, 20) for _ in range(forwards)]
+    columns = []
+    for _ in range(forwards):
+        columns.append(cache.columns(need, 20))
+        cache.ran(columns[-1])
+    return columns
 
 
 def test_the_prefix_cache_runs_the_block_and_all_after_it() -> None:
@@ -129,18 +133,15 @@ def test_every_nth_forward_and_every_new_block_refreshes() -> None:
 
 
 @pytest.mark.parametrize("recompute", ["suffix", "block"])
-def test_a_steady_cache_may_be_asked_for_its_columns_once_more(recompute: Recompute) -> None:
+def test_asking_for_the_columns_changes_nothing(recompute: Recompute) -> None:
     for refresh_every in (None, 1, 2, 3):
         cache = BlockCache(recompute, refresh_every=refresh_every)
-        assert not cache.steady
         for block in BLOCKS:
             cache.start_block(block)
-            assert not cache.steady  # the first forward runs every column, the next one does not
-            assert cache.columns(block, 20) == slice(0, 20)
-            assert cache.steady == (refresh_every is None)
-            if cache.steady:
-                assert cache.columns(block, 20) == cache.columns(block, 20)
-                assert cache.steady
+            for _ in range(4):
+                columns = cache.columns(block, 20)
+                assert cache.columns(block, 20) == columns
+                cache.ran(columns)
 
 
 def test_the_prefix_cache_serves_a_window_that_spans_blocks() -> None:
@@ -152,7 +153,7 @@ def test_the_prefix_cache_serves_a_window_that_spans_blocks() -> None:
 def test_the_dual_cache_refuses_a_window_outside_its_block() -> None:
     cache = BlockCache("block")
     cache.start_block(slice(8, 12))
-    cache.columns(slice(8, 20), 20)
+    cache.ran(cache.columns(slice(8, 20), 20))
     with pytest.raises(
         ValueError, match="columns 8 to 20 reach outside the block 8 to 12; use cache=None or"
     ):
@@ -167,7 +168,7 @@ def test_a_forward_before_any_block_is_refused() -> None:
 def test_a_canvas_that_changed_its_length_is_refused() -> None:
     cache = BlockCache()
     cache.start_block(slice(8, 12))
-    cache.columns(slice(8, 12), 20)
+    cache.ran(cache.columns(slice(8, 12), 20))
     with pytest.raises(ValueError, match="had 20 columns and now has 24"):
         cache.columns(slice(8, 12), 24)
 

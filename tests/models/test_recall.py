@@ -8,10 +8,10 @@ import pytest
 import torch
 
 import unmask
-import unmask.decoding.loop
+import unmask.decoding.executor
 from tests.conftest import GOLDENS
 from unmask import LESS, Options, Selection, blank, decode, load, plan
-from unmask.decoding.fuse import fused
+from unmask.fast.executor import maybe_compile as fused
 from unmask.models.trunk import Trunk
 from unmask.samplers import signals
 from unmask.types import Needs, Origin
@@ -52,7 +52,7 @@ def run(model: Any, block_length: int | None = None, options: Options | None = N
 @pytest.mark.parametrize("block_length", [None, 8])
 @pytest.mark.parametrize("most", [1, 1 << 28])
 def test_recalled_logits_give_the_tokens_of_kept_ones(monkeypatch, family, block_length, most):
-    monkeypatch.setattr(unmask.decoding.loop, "MOST_LOGITS", most)
+    monkeypatch.setattr(unmask.decoding.executor, "MAX_LOGITS", most)
     recalled = run(tiny(family), block_length)
     monkeypatch.setattr(Trunk, "head_weight", None)
     kept = run(tiny(family), block_length)
@@ -79,10 +79,12 @@ def test_logits_are_recalled_where_few_are_asked_for_and_kept_where_all_may_be(s
     assert all(seen)
 
 
-def test_a_model_with_logits_of_its_own_is_called_as_it_is(seen):
+def test_a_model_with_logits_of_its_own_is_asked_for_them(seen):
     class Filtered(type(tiny("llada"))):
-        def forward(self, *given):
-            return super().forward(*given).index_fill(-1, torch.arange(20, 512), -torch.inf)
+        head_weight = None
+
+        def logits(self, states):
+            return super().logits(states).index_fill(-1, torch.arange(20, 512), -torch.inf)
 
     class Wrapper:
         def __init__(self, model):
@@ -97,11 +99,7 @@ def test_a_model_with_logits_of_its_own_is_called_as_it_is(seen):
     model = tiny("llada")
     subclass = tiny("llada")
     subclass.__class__ = Filtered
-    hooked = tiny("llada")
-    hooked.register_forward_hook(
-        lambda module, given, logits: logits.index_fill(-1, torch.arange(20, 512), -torch.inf)
-    )
-    for own in (subclass, Wrapper(model), hooked):
+    for own in (subclass, Wrapper(model)):
         assert run(own, sampler=Watching(top_k=4)).generated.max() < 20
     assert all(seen)
 

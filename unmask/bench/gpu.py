@@ -33,7 +33,7 @@ from unmask.bench.timing import (
 )
 from unmask.decoding.cache import BlockCache, Recompute
 from unmask.decoding.canvas import Canvas, blank
-from unmask.decoding.loop import Options
+from unmask.decoding.options import Options
 from unmask.decoding.plan import plan
 from unmask.decoding.result import Result, decode
 from unmask.decoding.summary import summarize

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Annotated
 
@@ -22,7 +21,7 @@ from unmask.cli.output import print_cost, print_json, print_text
 from unmask.cli.runs import Setup, load_model, watching
 
 if TYPE_CHECKING:
-    from unmask.text.generate import Batch, Generation
+    from unmask.text.generate import Generation, Prepared
 
 Prompts = Annotated[
     list[str] | None,
@@ -76,26 +75,26 @@ def set_up(
     )
 
 
-def make_batch(setup: Setup, prompts: list[object]) -> Batch:
+def make_batch(setup: Setup, prompts: list[object]) -> Prepared:
     """The prompts, ready to be decoded."""
     from unmask.text.generate import prepare
 
     return prepare(setup.model, prompts, setup.sampler, setup.config)  # type: ignore[arg-type]
 
 
-def decode(setup: Setup, batch: Batch, output: OutputOptions) -> list[Generation]:
+def decode(setup: Setup, batch: Prepared, output: OutputOptions) -> list[Generation]:
     """The answers of a batch."""
     since = perf_counter()
     with watching(setup, batch, output, first=batch.canvas.start) as steps:
         return batch.read(steps, since=since)
 
 
-def say(setup: Setup, batch: Batch, output: OutputOptions) -> Generation:
+def say(setup: Setup, batch: Prepared, output: OutputOptions) -> Generation:
     """The answer of a batch of one, printed while it grows."""
     from unmask.text.stream import chunks
 
     with watching(setup, batch, output, bar=False) as steps:
-        for chunk in chunks(replace(batch, steps=steps), None):
+        for chunk in chunks(batch, steps, None):
             print_text(chunk.text, end="" if chunk.generation is None else "\n")
     assert chunk.generation is not None
     return chunk.generation

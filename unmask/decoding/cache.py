@@ -26,30 +26,33 @@ class BlockCache:
         self.refresh_every = refresh_every
         self._block: slice | None = None
         self._age = 0  # forwards since the last full one, that one included; 0: none in this block
-        self._run = slice(0, 0)
-        self._length = 0
-        self._stored: dict[int, tuple[Tensor, Tensor]] = {}  # layer -> keys and values, [B, H, N, D]
+        self._length = 0  # of the canvas
+        self.stored: dict[int, tuple[Tensor, Tensor]] = {}  # layer -> keys and values, [B, H, N, D]
 
     def start_block(self, block: slice) -> None:
         """Decoding moves on to these columns; the next forward runs the whole canvas."""
         self._block, self._age = block, 0
 
     @property
-    def steady(self) -> bool:
-        """Whether asking for the columns twice is the same as asking once."""
-        return self._age > 0 and self.refresh_every is None
+    def _outdated(self) -> bool:
+        return self._age == 0 or self._age == self.refresh_every
 
     def columns(self, need: slice, n: int) -> slice:
-        """The columns, `need` among them, that the model must run now on a canvas of n columns."""
+        """Return the columns, `need` among them, that the model must run now on a canvas of n columns."""
         if self._block is None:
             raise ValueError("the cache has no block yet; call start_block before the first forward")
-        if self._age == 0 or self._age == self.refresh_every:
-            self._age, self._run, self._length = 1, slice(0, n), n
-        elif n != self._length:
+        if self._outdated:
+            return slice(0, n)
+        if n != self._length:
             raise ValueError(f"the canvas had {self._length} columns and now has {n}; call start_block first")
+        return self._recomputed(need, self._block)
+
+    def ran(self, columns: slice) -> None:
+        """Count a forward of these columns."""
+        if self._outdated:
+            self._age, self._length = 1, columns.stop
         else:
-            self._age, self._run = self._age + 1, self._recomputed(need, self._block)
-        return self._run
+            self._age += 1
 
     def _recomputed(self, need: slice, block: slice) -> slice:
         if self.recompute == "suffix":
@@ -62,16 +65,16 @@ class BlockCache:
             )
         return slice(min(need.start, block.start), block.stop)
 
-    def update(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys and values [B, H, N, D] of the whole canvas, given the fresh ones of the columns that ran."""
-        if self._run == slice(0, self._length):
-            self._stored[layer] = k, v
+    def update(self, layer: int, columns: slice, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Store the keys and values of the columns that ran, and return those of the whole canvas."""
+        if self._outdated:
+            self.stored[layer] = k, v
             return k, v
-        keys, values = self._stored[layer]
+        keys, values = self.stored[layer]
         if keys.shape[0] != k.shape[0]:
             raise ValueError(
                 f"the cache holds {keys.shape[0]} rows and the batch has {k.shape[0]}; call start_block first"
             )
-        keys[:, :, self._run] = k
-        values[:, :, self._run] = v
+        keys[:, :, columns] = k
+        values[:, :, columns] = v
         return keys, values

@@ -7,9 +7,46 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from unmask.decoding.turns import View
+from unmask.decoding.bans import Bans
+from unmask.decoding.canvas import Canvas
+from unmask.decoding.options import Options
+from unmask.decoding.plan import Plan
 from unmask.errors import flag, token_ids, whole
-from unmask.types import Decision, ModelInfo, Needs, Sampler
+from unmask.types import Decision, MaskedLM, ModelInfo, Needs, Sampler
+
+
+def check_run(
+    model: MaskedLM, canvas: Canvas, sampler: Sampler, plan: Plan, options: Options, bans: Bans
+) -> None:
+    """Raise if a run cannot work, before its first forward. Reads the device once."""
+    is_model(model)
+    is_sampler(sampler)
+    check_needs(sampler)
+    info = model.info
+    generation, length = plan.columns, canvas.tokens.shape[1]
+    if info.vocab_size < 2:
+        raise ValueError(f"vocab_size must be >= 2, got {info.vocab_size}")
+    if canvas.mask_id != info.mask_id:
+        raise ValueError(f"the canvas uses mask id {canvas.mask_id}, the model {info.mask_id}")
+    if options.min_new_tokens > length - canvas.start:
+        raise ValueError(
+            f"min_new_tokens must be at most the {length - canvas.start} tokens of the generation, "
+            f"got {options.min_new_tokens}"
+        )
+    token_ids("eos_ids", info.eos_ids, info.vocab_size)
+    token_ids("banned_ids", bans.ids, info.vocab_size)
+    if len(set(bans.ids)) == info.vocab_size:
+        raise ValueError("banned_ids rules out every token; leave at least one")
+    behind = canvas.masked(slice(generation.stop, length)).any()
+    unknown = ((canvas.tokens < 0) | (canvas.tokens >= info.vocab_size)).any()
+    unplanned, foreign = torch.stack([behind, unknown]).tolist()
+    if generation.start < canvas.start or generation.stop > length or unplanned:
+        raise ValueError(
+            f"the plan covers columns {generation.start} to {generation.stop}, but the canvas generates "
+            f"in columns {canvas.start} to {length}; every mask must be inside the plan"
+        )
+    if foreign:
+        token_ids("the canvas", canvas.tokens.flatten().tolist(), info.vocab_size)
 
 
 def is_model(model: object) -> None:
@@ -38,20 +75,25 @@ def check_needs(sampler: Sampler) -> None:
         raise ValueError(f"{name} must be a Needs, got {needs!r}; make it a field or a property")
     whole(f"{name}: top_k", needs.top_k, 1)
     whole(f"{name}: lookback", needs.lookback, 0)
-    for field_name in ("logits", "recall", "span", "noise"):
+    for field_name in ("logits", "recall", "span", "noise", "revoke"):
         flag(f"{name}: {field_name}", getattr(needs, field_name))
 
 
-def check_decision(decision: object, sampler: Sampler, view: View) -> None:
+def check_decision(decision: object, sampler: Sampler, window: torch.Size) -> None:
     """Refuse a decision that does not fit its window; looks at shapes and dtypes, never at values."""
     if not isinstance(decision, Decision):
         raise ValueError(f"{type(sampler).__name__}.decide must return a Decision, got {decision!r}")
-    window = view.masked.shape
     _check_part(sampler, "commit", decision.commit, window, torch.bool)
     _check_part(sampler, "eligible", decision.eligible, window, torch.bool)
-    _check_part(sampler, "forced", decision.forced, view.running.shape, torch.bool)
+    _check_part(sampler, "forced", decision.forced, window[:1], torch.bool)
     if decision.tokens is not None:
         _check_part(sampler, "tokens", decision.tokens, window, torch.int64)
+    for name in ("revoke", "rewrite"):
+        part = getattr(decision, name)
+        if part is not None:
+            if not sampler.needs.revoke:
+                raise ValueError(f"{type(sampler).__name__}.decide: {name} needs Needs(revoke=True)")
+            _check_part(sampler, name, part, window, torch.bool)
 
 
 def _check_part(sampler: Sampler, name: str, part: object, shape: torch.Size, dtype: torch.dtype) -> None:

@@ -1,75 +1,122 @@
-"""What a sampler decides on some rows, and what comes of it; the loop and the server both ask it here."""
+"""Ask a sampler: build its Observation, and confine its Decision to the rows and columns that are open."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from unmask.decoding.checks import check_decision
-from unmask.decoding.draw import NoiseSource, Selection
-from unmask.decoding.plan import clock
-from unmask.decoding.rows import Memory
-from unmask.decoding.turns import View
+from unmask.decoding.draw import Selection
+from unmask.decoding.plan import Clock, linear_quota, unpack
+from unmask.decoding.rows import History
 from unmask.types import Decision, Observation, Prediction, Sampler, ScheduleName
 
-Outcome = tuple[Tensor, Tensor]  # as `settle` has it
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """The settings of a run that a decision depends on."""
+
+    schedule: ScheduleName
+    selection: Selection
+    blockwise: bool
+    eos_ids: tuple[int, ...]
+
+
+class Scene(NamedTuple):
+    """The rows of one step: where they stand and what they may change."""
+
+    masked: Tensor  # [B, W] bool
+    active: Tensor  # [B, W] bool
+    running: Tensor  # [B] bool
+    started: Tensor  # [B] masks when the block began
+    clock: Clock | Tensor  # or packed, [1 or B, 4] float64
+    draws: Tensor | None = None  # [B, W] uniform in (0, 1), where tokens are sampled
+    noise: Tensor | None = None  # [B, W] uniform in (0, 1), where the sampler needs them
+    tokens: Tensor | None = None  # [B, W] the window as it is, where the sampler may revoke
+    written: Tensor | None = None  # [B, W] bool, columns that may be revoked
+
+
+class Outcome(NamedTuple):
+    """A decision, confined to what is open, and its effect."""
+
+    decision: Decision  # with the `tokens` to write
+    changed: Tensor  # [B] bool, rows of the canvas that it changes
+    broken: Tensor  # [B] bool, rows whose logits are not finite
 
 
 def decide(
-    sampler: Sampler,
-    now: Prediction,
-    memory: Memory,
-    view: View,
-    started: Tensor,
-    hand: Tensor,
-    *,
-    schedule: ScheduleName,
-    selection: Selection,
-    noise: NoiseSource,
-    blockwise: bool,
-    eos_ids: tuple[int, ...],
-) -> tuple[Decision, Tensor]:
-    """What a sampler decides on rows that stand here, and the tokens [B, W] that it writes."""
-    width = view.masked.shape[-1]
-    time = clock(hand, schedule, view.active.sum(-1), started)
-    obs = Observation(
-        now=now,
-        past=memory.past,
-        seen=torch.zeros_like(time.step) if memory.seen is None else memory.seen,
-        drawn=now.top1 if selection.greedy else selection.draw(now, noise(view.running, width)),
-        masked=view.masked,
-        active=view.active,
-        quota=time.quota,
-        rate=time.rate,
-        step=time.step,
-        progress=time.progress,
-        carry=memory.carry,
-        noise=noise(view.running, width) if sampler.needs.noise else None,
-        blockwise=blockwise,
-        eos_ids=eos_ids,
-    )
+    sampler: Sampler, prediction: Prediction, history: History, scene: Scene, context: Context
+) -> Outcome:
+    """Ask the sampler which positions to commit."""
+    obs = observe(sampler, prediction, history, scene, context)
     decision = sampler.decide(obs)
-    check_decision(decision, sampler, view)
+    check_decision(decision, sampler, scene.masked.shape)
     written = obs.drawn if decision.tokens is None else decision.tokens
-    return replace(decision, commit=decision.commit & view.masked & view.running[:, None]), written
+    confined = replace(
+        decision, commit=decision.commit & scene.masked & scene.running[:, None], tokens=written
+    )
+    if scene.written is not None:
+        confined = _confine_revocations(confined, scene.written & scene.running[:, None])
+    return outcome_of(confined, prediction, scene.running)
 
 
-def decide_and_settle(
-    sampler: Sampler, now: Prediction, memory: Memory, view: View, *given: Any, **settings: Any
-) -> tuple[Decision, Tensor, Outcome]:
-    """Both at once, for few kernels."""
-    decision, written = decide(sampler, now, memory, view, *given, **settings)
-    return decision, written, settle(decision.commit, now.lse, view.running)
+def observe(
+    sampler: Sampler, prediction: Prediction, history: History, scene: Scene, context: Context
+) -> Observation:
+    """Return all that a sampler may look at in this step."""
+    masks, nothing = scene.active.sum(-1), torch.zeros_like(scene.started)
+    step, budget, progress, rate = unpack(scene.clock) if isinstance(scene.clock, Tensor) else scene.clock
+    if context.schedule == "dream":
+        rate = nothing.float() + rate
+        quota = (masks * rate).floor().long()
+    else:
+        if sampler.needs.revoke:  # masks come back, so the rest is spread over the steps that are left
+            quota = -(-masks // (budget - step))
+        else:
+            quota = linear_quota(scene.started, step, budget)
+        rate = quota / masks.clamp(min=1)
+    return Observation(
+        now=prediction,
+        past=history.past,
+        seen=nothing if history.seen is None else history.seen,
+        drawn=prediction.top1 if scene.draws is None else context.selection.draw(prediction, scene.draws),
+        masked=scene.masked,
+        active=scene.active,
+        quota=quota,
+        rate=rate,
+        step=nothing + step,
+        progress=nothing.float() + progress,
+        carry=history.carry,
+        noise=scene.noise,
+        blockwise=context.blockwise,
+        eos_ids=context.eos_ids,
+        tokens=scene.tokens,
+        written=scene.written,
+    )
 
 
-def fill(now: Prediction, view: View) -> tuple[Decision, Tensor]:
-    """Everything active, with the argmax of the canvas as it is."""
-    return Decision(view.active, torch.zeros_like(view.active), torch.zeros_like(view.running)), now.top1
+def fill(prediction: Prediction, scene: Scene) -> Outcome:
+    """Commit the argmax of every active position: the budget is spent."""
+    nothing = torch.zeros_like(scene.active)
+    decision = Decision(scene.active, nothing, torch.zeros_like(scene.running), tokens=prediction.top1)
+    return outcome_of(decision, prediction, scene.running)
 
 
-def settle(commit: Tensor, lse: Tensor, running: Tensor) -> Outcome:
-    """Rows that committed anything; running rows with a NaN or +inf logit, or nothing but -inf; [B] each."""
-    return commit.any(-1), running & ~lse.isfinite().all(-1)
+def outcome_of(decision: Decision, prediction: Prediction, running: Tensor) -> Outcome:
+    """Return which rows a decision changes, and which running rows have NaN, +inf or only -inf logits."""
+    changes = decision.commit
+    for more in (decision.revoke, decision.rewrite):
+        changes = changes if more is None else changes | more
+    return Outcome(decision, changes.any(-1), running & ~prediction.lse.isfinite().all(-1))
+
+
+def _confine_revocations(decision: Decision, written: Tensor) -> Decision:
+    """Revoke and rewrite written columns only, and never both in the same place."""
+    revoke = None if decision.revoke is None else decision.revoke & written
+    rewrite = None if decision.rewrite is None else decision.rewrite & written
+    if revoke is not None and rewrite is not None:
+        rewrite = rewrite & ~revoke
+    return replace(decision, revoke=revoke, rewrite=rewrite)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from numbers import Integral
@@ -14,7 +15,6 @@ from unmask.errors import whole
 from unmask.types import ScheduleName
 
 DREAM_EPS = 1e-3  # Dream's time grid runs from 1 to this
-DIAL = 256  # steps that are told to a device at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,15 +40,19 @@ class Plan:
         return slice(self.blocks[0].columns.start, self.blocks[-1].columns.stop)
 
 
-def plan(start: int, length: int, *, steps: int, block_length: int | None = None) -> Plan:
-    """Cut `length` columns into blocks that share `steps`; without block_length: the full sequence."""
+def plan(start: int, length: int, *, steps: int, block_length: int | None = None, grid: bool = False) -> Plan:
+    """Cut `length` columns into blocks that share `steps`; without block_length, the full sequence is one.
+
+    Blocks are counted from `start`, or, on a `grid`, from column 0: the first one may then be shorter.
+    """
     whole("length", length, 1)
     whole("steps", steps, 1)
     whole("start", start, 0)
     size = length if block_length is None else block_length
     if not isinstance(size, Integral) or not 1 <= size <= length:
         raise ValueError(f"block_length must be between 1 and the generation length {length}, got {size}")
-    edges = [*range(0, length, size), length]
+    offset = start % size if grid and block_length is not None else 0
+    edges = [0, *range(size - offset, length, size), length]
     if steps < len(edges) - 1:
         raise ValueError(
             f"steps must be at least 1 per block: got steps={steps} for {len(edges) - 1} blocks of {size}; "
@@ -64,39 +68,28 @@ def plan(start: int, length: int, *, steps: int, block_length: int | None = None
 
 
 class Clock(NamedTuple):
-    """Where each row stands in its budget, [B] each."""
+    """Where a step stands in its budget; of several rows, a tensor [B] each."""
 
-    quota: Tensor  # of its masks, how many the schedule commits in this step
-    rate: Tensor  # and which share
-    step: Tensor
-    progress: Tensor
-
-
-def hands(block: Block, plan: Plan, schedule: ScheduleName, first: int) -> Tensor:
-    """Where the steps of a block stand, the next DIAL ones from `first` on: [n, 4] for `clock`.
-
-    A table, so that a device need not be told at every step.
-    """
-    last = min(first + DIAL, block.budget)
-    step = torch.arange(first, last, dtype=torch.float64)
-    rates = dream_rates(block.budget)[first:last] if schedule == "dream" else torch.zeros_like(step)
-    progress = (block.first_step + step + 1) / plan.steps
-    return torch.stack([step, torch.full_like(step, block.budget), progress, rates.double()], dim=-1)
+    step: int | Tensor  # steps already taken in the block
+    budget: int | Tensor  # of the block
+    progress: float | Tensor  # share of all steps used, this one included
+    rate: float | Tensor  # share of the masks that Dream's schedule commits now; 0 for LLaDA's
 
 
-def clock(hand: Tensor, schedule: ScheduleName, masks: Tensor, started: Tensor) -> Clock:
-    """What a hand [1 or B, 4] tells rows with `masks` [B] left of the `started` [B] that the block had."""
-    step, budget, progress, rate = hand.expand(len(masks), -1).unbind(-1)
-    if schedule == "dream":
-        rate = rate.float()
-        quota = (masks * rate).floor().long()
-    else:
-        quota = linear_quota(started, step.long(), budget.long())
-        rate = quota / masks.clamp(min=1)
-    return Clock(quota, rate, step.long(), progress.float())
+def clocks(block: Block, plan: Plan, schedule: ScheduleName) -> Iterator[Clock]:
+    """Yield a Clock for every step of a block."""
+    rates = dream_rates(block.budget).tolist() if schedule == "dream" else [0.0] * block.budget
+    for step, rate in enumerate(rates):
+        yield Clock(step, block.budget, (block.first_step + step + 1) / plan.steps, rate)
 
 
-def linear_quota(started: Tensor, step: Tensor, budget: Tensor) -> Tensor:
+def unpack(clock: Tensor) -> Clock:
+    """Return the Clock of rows [B] from their packed numbers [B, 4] float64."""
+    step, budget, progress, rate = clock.unbind(-1)
+    return Clock(step.long(), budget.long(), progress.float(), rate.float())
+
+
+def linear_quota(started: Tensor, step: int | Tensor, budget: int | Tensor) -> Tensor:
     """LLaDA: the masks at block start in equal parts, the remainder going to the first steps, [B]."""
     return started // budget + (step < started % budget)
 

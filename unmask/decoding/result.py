@@ -1,54 +1,45 @@
-"""From a stream of steps to a Result: what came out, and what it cost."""
+"""From a stream of steps to a Result: the tokens, and what they cost."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from unmask.decoding.canvas import Canvas
-from unmask.decoding.checks import check_written, is_model
+from unmask.decoding.checks import check_written
 from unmask.decoding.draw import NoiseSource
-from unmask.decoding.loop import DEFAULTS, Options, denoise
+from unmask.decoding.loop import denoise
+from unmask.decoding.options import DEFAULTS, Options
 from unmask.decoding.plan import Plan
-from unmask.types import Cache, MaskedLM, Sampler, Step
+from unmask.types import Cache, Counts, MaskedLM, Sampler, Step
 
-Finish = Literal["eos", "length", "stop"]  # "stop", at a stop string, is said of texts alone
+Finish = Literal["eos", "length", "stop"]  # only texts end with "stop", at a stop string
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
-    """A decoded batch. Counts are per row and equal those of the row decoded alone."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result(Counts[Tensor]):
+    """A decoded batch. Counts [B] are per row and equal those of the row decoded alone."""
 
     tokens: Tensor  # [B, N]; masks behind the end of a text are end tokens
     start: int
-    steps: Tensor  # [B] reverse steps
-    forwards: Tensor  # [B] forward passes that the row needed; a step on an unchanged canvas needs none
-    accepted: Tensor  # [B] commits by the rule
-    forced: Tensor  # [B] commits by the fallback
-    forced_steps: Tensor  # [B] steps in which the fallback acted
-    empty_steps: Tensor  # [B] steps in which nothing was eligible anywhere
-    leftovers: Tensor  # [B] positions filled after the budget was spent
     finish: tuple[Finish, ...]
     evaluations: int  # forward passes of the whole batch
-
-    @property
-    def forced_share(self) -> Tensor:
-        """Share of steps in which the fallback acted, [B]."""
-        return self.forced_steps / self.steps.clamp(min=1)
-
-    @property
-    def empty_share(self) -> Tensor:
-        """Share of steps in which nothing was eligible, [B] (the released code's fallback statistic)."""
-        return self.empty_steps / self.steps.clamp(min=1)
 
     @property
     def generated(self) -> Tensor:
         """The generated columns, [B, L]."""
         return self.tokens[:, self.start :]
+
+    def per_row(self) -> list[Counts[int]]:
+        """Return the counts of each row."""
+        names = [field.name for field in fields(Counts)]
+        rows = zip(*(getattr(self, name).tolist() for name in names), strict=True)
+        return [Counts(**dict(zip(names, row, strict=True))) for row in rows]
 
 
 def decode(
@@ -62,7 +53,6 @@ def decode(
     noise: NoiseSource | None = None,
 ) -> Result:
     """Run the loop to its end."""
-    is_model(model)
     steps = denoise(model, canvas, sampler, plan, options, cache=cache, noise=noise)
     result = collect(steps, canvas, model.info.eos_ids if options.stop_at_eos else ())
     check_written(result.generated, model.info)
@@ -70,92 +60,68 @@ def decode(
 
 
 def collect(steps: Iterable[Step], canvas: Canvas, eos_ids: tuple[int, ...]) -> Result:
-    """Count what the steps did to the canvas they started from; `eos_ids` end a text, none: it never ends."""
-    tally = Tally(canvas, eos_ids)
+    """Return what the steps made of the canvas; `eos_ids` end a text."""
+    counter = Counter(canvas)
     for step in steps:
-        tally.add(step)
-    return tally.result()
+        counter.add(step)
+    return counter.result(eos_ids)
 
 
-class _Counted(NamedTuple):
-    """What counts of a step; of several, with one dimension more."""
+class Counter:
+    """Counts steps: keeps a few numbers of every step, and adds them up at the end."""
 
-    running: Tensor  # [B]
-    fresh: Tensor  # [B]
-    forced: Tensor  # [B]
-    commit: Tensor  # [B, W]
-    eligible: Tensor  # [B, W]
-
-
-AT_ONCE = 64  # steps counted: on a device, a dozen small sums per step would cost more than the decision
-COUNTS = ("steps", "forwards", "accepted", "forced", "forced_steps", "empty_steps", "leftovers")
-
-
-class Tally:
-    """A Result in the making."""
-
-    def __init__(self, canvas: Canvas, eos_ids: tuple[int, ...]) -> None:
+    def __init__(self, canvas: Canvas) -> None:
         self.canvas = canvas
-        self.eos_ids = eos_ids
         self.evaluations = 0
-        self._kind: tuple[int, bool] | None = None  # of what waits: its width, and whether it is leftovers
-        self._waiting: list[_Counted] = []
-        nothing = torch.zeros(len(canvas.tokens), dtype=torch.long, device=canvas.tokens.device)
-        self._counts = dict.fromkeys(COUNTS, nothing)
+        self._steps: list[tuple[Tensor, ...]] = []  # [B] each
+        self._leftover: list[bool] = []
 
     def add(self, step: Step) -> None:
-        """Note one step."""
+        """Count one step."""
         self.canvas = replace(self.canvas, tokens=step.tokens)
         self.evaluations += step.forward
-        commit, eligible, forced = step.decision.commit, step.decision.eligible, step.decision.forced
-        kind = commit.shape[-1], step.leftover
-        if kind != self._kind or len(self._waiting) == AT_ONCE:
-            self._count()
-        self._kind = kind
-        self._waiting.append(_Counted(step.running, step.fresh, forced, commit, eligible))
+        decision = step.decision
+        committed = decision.commit.sum(-1)
+        changed = [part.sum(-1) for part in (decision.revoke, decision.rewrite) if part is not None]
+        revoked = sum(changed, self._nothing)
+        self._steps.append(
+            (step.running, step.fresh, decision.forced, committed, decision.eligible.any(-1), revoked)
+        )
+        self._leftover.append(step.leftover)
 
-    def _count(self) -> None:
-        """Add up what waits."""
-        if not self._waiting:
-            return
-        steps = _Counted(*(torch.stack(values) for values in zip(*self._waiting, strict=True)))
-        self._waiting = []
-        costs = _leftover_costs(steps) if self._kind and self._kind[1] else _costs(steps)
-        for name, each in costs.items():
-            self._counts[name] = self._counts[name] + each.sum(0)
+    @cached_property
+    def _nothing(self) -> Tensor:
+        return torch.zeros(len(self.canvas.tokens), dtype=torch.long, device=self.canvas.tokens.device)
 
-    def counts(self) -> dict[str, Tensor]:
-        """What the steps cost so far, [B] each."""
-        self._count()
-        return dict(self._counts)
+    def counts(self) -> Counts[Tensor]:
+        """Return the counts so far, [B] each."""
+        if not self._steps:
+            return Counts(**dict.fromkeys((field.name for field in fields(Counts)), self._nothing))
+        columns = zip(*self._steps, strict=True)
+        running, fresh, forced, committed, eligible, revoked = (torch.stack(column) for column in columns)
+        leftover = torch.tensor(self._leftover, device=running.device)[:, None]
+        running, forced = running & ~leftover, forced & running & ~leftover
+        return Counts(
+            steps=running.sum(0),
+            forwards=fresh.sum(0),
+            accepted=(committed * ~(forced | leftover)).sum(0),
+            forced=(committed * forced).sum(0),
+            forced_steps=forced.sum(0),
+            empty_steps=(running & ~eligible).sum(0),
+            leftovers=(committed * leftover).sum(0),
+            revoked=revoked.sum(0),
+        )
 
-    def result(self) -> Result:
-        """What came out."""
-        final = self.canvas.close(self.eos_ids)
-        ended = final.finished(self.eos_ids).tolist()
+    def result(self, eos_ids: tuple[int, ...]) -> Result:
+        """Return the batch as it is now."""
+        final = self.canvas.close(eos_ids)
+        ended = final.finished(eos_ids).tolist()
         finish: tuple[Finish, ...] = tuple("eos" if end else "length" for end in ended)
+        counts, names = self.counts(), [field.name for field in fields(Counts)]
         return Result(
             tokens=final.tokens,
             start=final.start,
             finish=finish,
             evaluations=self.evaluations,
-            **self.counts(),
+            **{name: getattr(counts, name) for name in names},
         )
-
-
-def _costs(steps: _Counted) -> dict[str, Tensor]:
-    """What some steps cost, [steps, B] each."""
-    forced, committed = steps.forced & steps.running, steps.commit.sum(-1)
-    return {
-        "steps": steps.running,
-        "forwards": steps.fresh,
-        "accepted": committed * ~forced,
-        "forced": committed * forced,
-        "forced_steps": forced,
-        "empty_steps": steps.running & ~steps.eligible.any(-1),
-    }
-
-
-def _leftover_costs(steps: _Counted) -> dict[str, Tensor]:
-    """The same of steps that filled what was left."""
-    return {"forwards": steps.fresh, "leftovers": steps.commit.sum(-1)}

@@ -1,71 +1,117 @@
-"""What rows see of a forward pass, and what they remember of earlier ones."""
+"""The state of a batch while it is decoded: its canvas, its history, and the effect of the last step."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from unmask.decoding.summary import ban, summarize
-from unmask.types import Needs, Prediction
+from unmask.decoding.canvas import Canvas
+from unmask.types import Needs, Prediction, Step
+
+if TYPE_CHECKING:
+    from unmask.decoding.observe import Outcome
+    from unmask.decoding.turns import Turn
+
+Stop = Callable[[Tensor], Tensor]  # tokens [B, N] -> rows [B] bool that need no more steps, for good
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
-    """The history of some rows."""
+class History:
+    """What a sampler remembers of earlier steps."""
 
     past: tuple[Prediction, ...] = ()  # newest first
-    seen: Tensor | None = None  # [B] how many of `past` and of what came before it belong to the row
+    seen: Tensor | None = None  # [B] predictions that the row has seen; None before the first
     carry: Tensor | None = None  # [B, ...] what the sampler handed back
 
-    def push(
-        self, now: Prediction, carry: Tensor | None, needs: Needs, running: Tensor | None = None
-    ) -> Memory:
-        """The memory after one more step; `running` [B] names the rows that took it, None: all."""
+    def push(self, now: Prediction, carry: Tensor | None, needs: Needs, running: Tensor | None) -> History:
+        """Return the history after one more step of the rows `running` [B], or of all rows if it is None."""
         kept = now if needs.logits or needs.recall else now.without_logits()
         past = (kept, *self.past)[: needs.lookback]
         # a row that idles now may run in a later block, which only a history that spans blocks will see
         if running is not None and needs.span:
             merged = tuple(new.where(running, old) for new, old in zip(past, self.past, strict=False))
             past = merged + past[len(merged) :]
-            carry = _merge(running, carry, self.carry)
+            if carry is not None and self.carry is not None:
+                carry = torch.where(running.view(-1, *[1] * (carry.ndim - 1)), carry, self.carry)
         seen = torch.zeros_like(now.top1[:, 0]) if self.seen is None else self.seen
-        return Memory(past, seen + (1 if running is None else running.long()), carry)
-
-    def take(self, rows: Tensor) -> Memory:
-        """The memory of the rows with these numbers [n], in this order."""
-        return Memory(
-            tuple(before.take(rows) for before in self.past),
-            None if self.seen is None else self.seen[rows],
-            None if self.carry is None else self.carry[rows],
-        )
+        return History(past, seen + (1 if running is None else running.long()), carry)
 
     @staticmethod
-    def join(parts: Sequence[Memory]) -> Memory:
-        """The rows of several memories, which remember equally many steps, one after another."""
+    def join(parts: Sequence[History]) -> History:
+        """Stack the rows of several histories of equal depth."""
+        if len(parts) == 1:
+            return parts[0]
         seen = [part.seen for part in parts if part.seen is not None]
         carry = [part.carry for part in parts if part.carry is not None]
-        return Memory(
+        return History(
             tuple(Prediction.join(before) for before in zip(*(part.past for part in parts), strict=True)),
             torch.cat(seen) if seen else None,
             torch.cat(carry) if carry else None,
         )
 
 
-def predict(
-    logits: Tensor, *, top_k: int, banned: Sequence[int], early: int, eos_ids: Sequence[int]
-) -> Prediction:
-    """What logits [B, W, V] say, with no `banned` token anywhere and no end in the first `early` columns."""
-    ban(logits, banned)
-    if early > 0:
-        ban(logits[:, :early], eos_ids)
-    return summarize(logits, top_k)
+@dataclass(slots=True)
+class Rows:
+    """A batch in the making. Steps are committed to it one after another."""
 
+    canvas: Canvas
+    needs: Needs
+    stop: Stop | None = None
+    steps: int = 0  # taken so far
+    history: History = History()
+    prediction: Prediction | None = None  # of the last forward
+    changed: Tensor | None = None  # [B] bool, rows that the last step changed; None: every row is new
+    broken: Tensor | None = None  # [B] bool, rows whose last logits were not finite
+    stopped: Tensor | None = None  # [B] bool, rows that `stop` has ended
+    given: Tensor | None = field(init=False)  # [B, N] bool, never to be revoked
 
-def _merge(rows: Tensor, new: Tensor | None, old: Tensor | None) -> Tensor | None:
-    """`new` [B, ...] on the given rows, `old` on the rest."""
-    if new is None or old is None:
-        return new
-    return torch.where(rows.view(-1, *[1] * (new.ndim - 1)), new, old)
+    def __post_init__(self) -> None:
+        self.given = ~self.canvas.masked(slice(None)) if self.needs.revoke else None
+        if self.stop is not None:
+            self.stopped = self.stop(self.canvas.tokens)
+
+    def start_block(self) -> None:
+        """Forget the last block, unless the sampler's history spans all of them."""
+        self.changed = None
+        if not self.needs.span:
+            self.history = History()
+
+    def written(self, window: slice) -> tuple[Tensor, Tensor] | None:
+        """Return the window's tokens and which of them may be revoked, [B, W] each, if the sampler asks."""
+        if self.given is None:
+            return None
+        tokens = self.canvas.tokens[:, window]
+        return tokens, ~self.given[:, window] & (tokens != self.canvas.mask_id)
+
+    def commit(self, turn: Turn, prediction: Prediction, outcome: Outcome) -> Step:
+        """Write a decision to the canvas, remember it, and return the step."""
+        decision, window = outcome.decision, turn.window
+        assert decision.tokens is not None, "an outcome names its tokens"
+        where = decision.commit if decision.rewrite is None else decision.commit | decision.rewrite
+        self.canvas = self.canvas.commit(window, where, decision.tokens)
+        if decision.revoke is not None:
+            masks = torch.full_like(decision.tokens, self.canvas.mask_id)
+            self.canvas = self.canvas.commit(window, decision.revoke, masks)
+        self.steps, self.changed, self.broken = turn.index, outcome.changed, outcome.broken
+        if not turn.leftover:
+            running = None if turn.todo.num_running == len(turn.todo.running) else turn.todo.running
+            self.history = self.history.push(prediction, decision.carry, self.needs, running)
+        if self.stop is not None and self.stopped is not None:
+            self.stopped = self.stopped | self.stop(self.canvas.tokens)
+        return Step(
+            turn.index,
+            turn.number,
+            window,
+            self.canvas.tokens,
+            decision.tokens,
+            decision,
+            turn.todo.running,
+            turn.todo.fresh,
+            forward=turn.todo.num_fresh > 0,
+            leftover=turn.leftover,
+            revocable=window if self.needs.revoke else None,
+        )

@@ -18,7 +18,8 @@ from torch import Tensor
 from unmask.decoding.canvas import Canvas, blank
 from unmask.decoding.chunks import by_rows
 from unmask.decoding.guidance import Guided
-from unmask.decoding.loop import Options, denoise
+from unmask.decoding.loop import denoise
+from unmask.decoding.options import Options
 from unmask.decoding.plan import plan
 from unmask.errors import whole
 from unmask.samplers.base import Base
@@ -190,7 +191,7 @@ def _greedy(model: TextModel, pairs: Sequence[Pair], guidance: float) -> list[bo
         plan(canvas.start, length, steps=length),
         # the linear schedule commits one token per step; a mask token that wins stays and makes a difference
         Options(schedule="linear", banned_ids=(), stop_at_eos=False, fill_leftovers=False),
-        done=differs,
+        stop=differs,
     )
     tokens = canvas.tokens
     for step in steps:

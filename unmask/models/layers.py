@@ -10,14 +10,14 @@ from torch import Tensor, nn
 
 Rope = tuple[Tensor, Tensor]  # cosine and sine, [1 or B, 1, n, D / 2] float32
 Store = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]  # fresh keys and values in, all of them out
-Mix = Callable[[Tensor, Tensor, Tensor, "Tensor | None"], Tensor]  # as `attend` has it
-Product = Callable[[nn.Module, Tensor], Tensor]  # as `product` has it
+AttentionFn = Callable[[Tensor, Tensor, Tensor, "Tensor | None"], Tensor]  # see `attend`
+LinearFn = Callable[[nn.Module, Tensor], Tensor]  # see `linear`
 
 
 class RMSNorm(nn.Module):
-    """Adds a change to the residual stream x [B, n, size] and norms the sum by its root mean square.
+    """Add a change to the residual stream x [B, n, size] and norm the sum by its root mean square.
 
-    Gives both, the normed one in the weight's dtype. The change may come in pieces to be added,
+    Returns the sum and the normed sum, which has the weight's dtype. The change may come as unsummed parts,
     [S, B, n, size].
     """
 
@@ -33,14 +33,14 @@ class RMSNorm(nn.Module):
 
 
 def rotary(positions: Tensor, head_size: int, theta: float) -> Rope:
-    """Cosine and sine of every position's rotation, in float32."""
+    """Return the cosine and sine of every position's rotation, in float32."""
     exponent = torch.arange(0, head_size, 2, device=positions.device, dtype=torch.float32) / head_size
     angle = positions[:, None, :, None].float() * (1.0 / theta**exponent)
     return angle.cos(), angle.sin()
 
 
 def rotate(x: Tensor, rope: Rope) -> Tensor:
-    """Rotary embedding of x [B, H, n, D]: dimension i pairs with i + D / 2."""
+    """Rotate x [B, H, n, D]: dimension i pairs with i + D / 2."""
     cosine, sine = rope
     left, right = x.float().chunk(2, dim=-1)
     turned = torch.cat((left * cosine - right * sine, right * cosine + left * sine), dim=-1)
@@ -48,7 +48,7 @@ def rotate(x: Tensor, rope: Rope) -> Tensor:
 
 
 def key_mask(attend: Tensor | None) -> Tensor | None:
-    """Which keys every query of a row may see, [B, 1, 1, N]; no row is ever left without a key."""
+    """Return which keys the queries of a row may see, [B, 1, 1, N]; every row keeps at least one."""
     if attend is None:
         return None
     # a row of padding only would have an empty softmax, which older torch turns into NaN
@@ -56,7 +56,7 @@ def key_mask(attend: Tensor | None) -> Tensor | None:
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
-    """What queries [B, H, n, D] see of keys and values [B, H / groups, N, D], [B, n, H * D]."""
+    """Attend with queries [B, H, n, D] to keys and values [B, H / groups, N, D]; returns [B, n, H * D]."""
     groups = query.shape[1] // key.shape[1]
     if groups > 1:  # enable_gqa would leave the fast kernels when there is a mask
         key, value = (t.repeat_interleave(groups, dim=1) for t in (key, value))
@@ -65,7 +65,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Te
 
 
 class Joined:
-    """Linear layers with the same input as one matrix; a product of few rows fills a GPU better with it."""
+    """Linear layers with the same input as one matrix, which fills a GPU better when rows are few."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None, sizes: list[int]) -> None:
         self.weight = weight
@@ -74,7 +74,7 @@ class Joined:
 
     @staticmethod
     def of(*layers: nn.Module) -> Joined | None:
-        """The layers joined, their weights now views of the one matrix; None: a layer is no plain one."""
+        """Join plain nn.Linear layers; their weights become views of one matrix. None if one is not plain."""
         plain = [layer for layer in layers if type(layer) is nn.Linear]
         if len(plain) < len(layers):
             return None
@@ -89,8 +89,8 @@ class Joined:
         return torch.split(F.linear(x, self.weight, self.bias), self.sizes, dim=-1)
 
 
-def product(layer: nn.Module, x: Tensor) -> Tensor:
-    """The layer's output; what says the same may leave it in pieces to be added, [S, B, n, size]."""
+def linear(layer: nn.Module, x: Tensor) -> Tensor:
+    """Return `layer(x)`. A replacement may return unsummed partial products [S, B, n, size]."""
     output: Tensor = layer(x)
     return output
 
@@ -106,15 +106,15 @@ class Attention(nn.Module):
         self.value = nn.Linear(size, key_heads * head_size, bias=bias)
         self.output = nn.Linear(heads * head_size, size, bias=False)
         self.joined: Joined | None = None
-        self.mix: Mix = attend  # or what says the same faster, see compiled.py
-        self.product: Product = product
+        self.attention_fn: AttentionFn = attend  # unmask.compile replaces both by faster ones
+        self.linear_fn: LinearFn = linear
 
     def join(self) -> None:
-        """From now on compute queries, keys and values in one product."""
+        """Compute queries, keys and values in one product from now on."""
         self.joined = Joined.of(self.query, self.key, self.value)
 
     def project(self, x: Tensor) -> Sequence[Tensor]:
-        """Queries, keys and values, [B, n, H * D] each."""
+        """Return queries, keys and values, [B, n, H * D] each."""
         if self.joined is not None:
             return self.joined(x)
         return self.query(x), self.key(x), self.value(x)
@@ -124,7 +124,7 @@ class Attention(nn.Module):
         query, key = rotate(query, rope), rotate(key, rope)
         if store is not None:
             key, value = store(key, value)
-        return self.product(self.output, self.mix(query, key, value, mask))
+        return self.linear_fn(self.output, self.attention_fn(query, key, value, mask))
 
     def _split(self, x: Tensor) -> Tensor:
         """[B, n, H * D] -> [B, H, n, D]."""
@@ -140,12 +140,12 @@ class SwiGLU(nn.Module):
         self.up = nn.Linear(size, hidden, bias=False)
         self.down = nn.Linear(hidden, size, bias=False)
         self.joined: Joined | None = None
-        self.product: Product = product  # or what says the same faster, see compiled.py
+        self.linear_fn: LinearFn = linear  # unmask.compile replaces it by a faster one
 
     def join(self) -> None:
-        """From now on compute the gate and what it gates in one product."""
+        """Compute the gate and the gated half in one product from now on."""
         self.joined = Joined.of(self.gate, self.up)
 
     def forward(self, x: Tensor) -> Tensor:
         gate, up = (self.gate(x), self.up(x)) if self.joined is None else self.joined(x)
-        return self.product(self.down, F.silu(gate) * up)
+        return self.linear_fn(self.down, F.silu(gate) * up)

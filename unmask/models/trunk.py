@@ -62,12 +62,10 @@ class Stream(NamedTuple):
 
 
 class Runner(Protocol):
-    """What runs the layers in place of `Trunk.run`, see compiled.py."""
+    """Runs the layers in place of `Trunk.run_layers`: see unmask/fast/graphs.py."""
 
-    def ready(
-        self, tokens: Tensor, attend: Tensor | None, columns: slice, cache: Cache | None
-    ) -> Callable[[], Sum]:
-        """`Trunk.run` of these, to be called when the answer is wanted."""
+    def run(self, tokens: Tensor, attend: Tensor | None, columns: slice, cache: Cache | None) -> Sum:
+        """Compute what `Trunk.run_layers` computes."""
         ...
 
 
@@ -99,7 +97,8 @@ class Trunk(nn.Module):
     names: ClassVar[dict[str, str]] = {}
     folder: Path | None = None  # where the checkpoint came from
     tokenizer: Tokenizer | None = None
-    runner: Runner | None = None
+    runner: Runner | None = None  # set by unmask.compile, as is `executor`
+    executor: Callable[..., object] | None = None  # the loop's executor for this model; None: the plain one
 
     def __init__(self, config: Mapping[str, object], shape: Shape, info: ModelInfo) -> None:
         super().__init__()
@@ -118,73 +117,73 @@ class Trunk(nn.Module):
         return torch.arange(tokens.shape[1], device=tokens.device)[None]
 
     def forward(self, tokens: Tensor, attend: Tensor | None, window: slice, cache: Cache | None) -> Tensor:
-        return self.logits(self.look(tokens, attend, window, cache))
+        return self.logits(self.hidden_states(tokens, attend, window, cache))
 
-    def look(self, tokens: Tensor, attend: Tensor | None, window: slice, cache: Cache | None) -> Tensor:
-        """The hidden states that predict the window's columns, [B, W, size]."""
-        return self.ready(tokens, attend, window, cache)()
-
-    def ready(
+    def hidden_states(
         self, tokens: Tensor, attend: Tensor | None, window: slice, cache: Cache | None
-    ) -> Callable[[], Tensor]:
-        """`look`, to be called when the answer is wanted; what the host can do before is done."""
-        states = self.ready_states(tokens, attend, self.predicting(window), cache)
-        return lambda: self.align(states(), attend, window)
+    ) -> Tensor:
+        """Return the hidden states that predict the window's columns, [B, W, size]."""
+        states = self.states(tokens, attend, self.predicting(window), cache)
+        return self.align(states, attend, window)
+
+    def states(self, tokens: Tensor, attend: Tensor | None, need: slice, cache: Cache | None) -> Tensor:
+        """Return the normed hidden states of the columns in `need`, [B, n, size]."""
+        columns = self.columns(tokens, need, cache)
+        run = self.run_layers if self.runner is None else self.runner.run
+        stream = run(tokens, attend, columns, cache)
+        if cache is not None:
+            cache.ran(columns)
+        return self.norm_states(stream, columns, need)
+
+    def columns(self, tokens: Tensor, need: slice, cache: Cache | None) -> slice:
+        """Return the columns that must run for the states of those in `need`."""
+        n = tokens.shape[1]
+        return slice(0, n) if cache is None else cache.columns(need, n)
+
+    def norm_states(self, stream: Sum, columns: slice, need: slice) -> Tensor:
+        """Norm what the last layer left of `columns`, for those in `need` alone."""
+        part = slice(need.start - columns.start, need.stop - columns.start)
+        normed: Tensor = self.norm(*(sides[..., part, :] for sides in stream))[1]
+        return normed
 
     def predicting(self, window: slice) -> slice:
-        """The columns whose hidden states predict those of the window."""
+        """Return the columns whose hidden states predict those of the window."""
         return window
 
     def align(self, states: Tensor, attend: Tensor | None, window: slice) -> Tensor:
-        """Of the hidden states of the predicting columns, the one for each column of the window."""
+        """Pick the hidden state of each window column from those of the predicting columns."""
         return states
 
     @property
     def head_weight(self) -> Tensor | None:
-        """[V, size]; None: the head is no plain matrix, or logits are more than its product."""
-        own = type(self).forward is not Trunk.forward or type(self).look is not Trunk.look
-        own = own or not vars(self).keys().isdisjoint(("forward", "look"))
-        if own or self._forward_hooks or self._forward_pre_hooks:
-            return None
+        """The head's matrix [V, size], or None if the head is more than a matrix, e.g. quantized."""
         head = self.embed if self.head is None else self.head
         plain = type(head) in (nn.Embedding, nn.Linear) and getattr(head, "bias", None) is None
         return head.weight.detach() if plain else None
 
-    def states(self, tokens: Tensor, attend: Tensor | None, need: slice, cache: Cache | None) -> Tensor:
-        """Normed hidden states of the columns in `need`, [B, n, size]."""
-        return self.ready_states(tokens, attend, need, cache)()
-
-    def ready_states(
-        self, tokens: Tensor, attend: Tensor | None, need: slice, cache: Cache | None
-    ) -> Callable[[], Tensor]:
-        """The same, to be called when they are wanted."""
-        n = tokens.shape[1]
-        columns = slice(0, n) if cache is None else cache.columns(need, n)
-        part = slice(need.start - columns.start, need.stop - columns.start)
-        ready = partial(partial, self.run) if self.runner is None else self.runner.ready
-        run = ready(tokens, attend, columns, cache)
-        return lambda: self.norm(*(states[..., part, :] for states in run()))[1]
-
-    def run(self, tokens: Tensor, attend: Tensor | None, columns: slice, cache: Cache | None) -> Sum:
-        """What the last layer leaves of some columns."""
-        stores = [None if cache is None else partial(cache.update, i) for i in range(len(self.layers))]
+    def run_layers(self, tokens: Tensor, attend: Tensor | None, columns: slice, cache: Cache | None) -> Sum:
+        """Run all layers on some columns; the last layer's change is not added yet."""
+        stores = [
+            None if cache is None else partial(cache.update, layer, columns)
+            for layer in range(len(self.layers))
+        ]
         rope = self.rope(tokens, attend, columns)
         stream = self.through(self.layers, self.enter(tokens, attend, columns, rope), stores)
         return stream.x, stream.change
 
     def rope(self, tokens: Tensor, attend: Tensor | None, columns: slice | Tensor) -> Rope:
-        """The rotations of the columns [n]."""
+        """Return the rotations of the columns [n]."""
         positions = self.positions(tokens, attend)[:, columns]
         return rotary(positions, self.shape.head_size, self.shape.rope_theta)
 
     def enter(self, tokens: Tensor, attend: Tensor | None, columns: slice | Tensor, rope: Rope) -> Stream:
-        """What the first layer gets of the columns [n]."""
+        """Embed the columns [n]: the input of the first layer."""
         change: Tensor = self.embed(tokens[:, columns])
         x = torch.zeros_like(change, dtype=torch.float32)  # adds up too many terms for bfloat16
         return Stream(x, change, rope, key_mask(attend))
 
     def through(self, layers: Iterable[nn.Module], stream: Stream, stores: Sequence[Store | None]) -> Stream:
-        """What some layers make of it, given where each keeps its keys and values."""
+        """Run `layers` on `stream`; `stores[i]` is the KV store of layer i."""
         for layer, store in zip(layers, stores, strict=True):
             x, change = layer(*stream, store)
             stream = Stream(x, change, stream.rope, stream.mask)

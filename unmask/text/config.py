@@ -8,7 +8,7 @@ from typing import Literal, get_args
 
 from unmask.decoding.cache import BlockCache, Recompute
 from unmask.decoding.draw import Selection
-from unmask.decoding.loop import Options
+from unmask.decoding.options import Options
 from unmask.errors import finite, one_of, whole
 from unmask.samplers.base import Base
 from unmask.types import ModelInfo, Sampler

@@ -2,53 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from time import perf_counter
 
-from torch import Tensor
-
+from unmask.decoding.bans import Bans
+from unmask.decoding.cache import BlockCache
 from unmask.decoding.canvas import Canvas, blank
 from unmask.decoding.checks import is_model, is_sampler
 from unmask.decoding.draw import RowNoise
 from unmask.decoding.guidance import Guided
 from unmask.decoding.loop import denoise
+from unmask.decoding.options import Options
 from unmask.decoding.plan import Plan, plan
 from unmask.decoding.result import Finish, Result, collect
+from unmask.decoding.rows import Stop
 from unmask.errors import token_ids
 from unmask.samplers.less import LESS
 from unmask.text.config import GenerationConfig
 from unmask.text.end_of_text import Ending, StopWatch
 from unmask.text.prompts import Prompt, TextModel, device_of, encode_prompts, tokenizer_of
-from unmask.types import MaskedLM, Sampler, Step
+from unmask.types import Counts, MaskedLM, Sampler, Step
 
 DEFAULT_SAMPLER = LESS()
 DEFAULT_CONFIG = GenerationConfig()
-COUNTS = ("steps", "forwards", "accepted", "forced", "forced_steps", "empty_steps", "leftovers")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cost:
-    """What a row took to decode; the same as if it had been decoded alone, except for the seconds."""
+class Cost(Counts[int]):
+    """What a row took to decode: the counts of the row decoded alone, and the seconds of its batch."""
 
-    steps: int
-    forwards: int  # a step on an unchanged canvas needs none
-    accepted: int  # tokens committed by the rule
-    forced: int  # tokens committed by the fallback
-    forced_steps: int  # steps in which the fallback acted
-    empty_steps: int  # steps in which nothing was eligible
-    leftovers: int  # tokens filled in after the budget was spent
-    seconds: float = field(compare=False)  # of the whole batch
-
-    @property
-    def forced_share(self) -> float:
-        """Share of steps in which the fallback acted."""
-        return self.forced_steps / max(self.steps, 1)
-
-    @property
-    def empty_share(self) -> float:
-        """Share of steps in which nothing was eligible (the released code's fallback statistic)."""
-        return self.empty_steps / max(self.steps, 1)
+    seconds: float = field(compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,19 +46,32 @@ class Generation(Cost):
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
-    """A batch ready to be decoded: its canvas, its steps to come, and the way back to text."""
+class Prepared:
+    """Prompts ready to be decoded, and the way back to text."""
 
-    canvas: Canvas
-    plan: Plan
-    steps: Iterator[Step]  # runs the model as it is drained
+    run: Run
     ending: Ending
     prompt_tokens: tuple[int, ...]  # per row
     stop_at_eos: bool
     vocab_size: int
 
+    @property
+    def canvas(self) -> Canvas:
+        """The canvas before the first step."""
+        return self.run.canvas
+
+    @property
+    def plan(self) -> Plan:
+        """The blocks and their budgets."""
+        return self.run.plan
+
+    @property
+    def steps(self) -> Iterator[Step]:
+        """The steps to come; runs the model as it is drained."""
+        return self.run.steps()
+
     def read(self, steps: Iterable[Step], *, since: float) -> list[Generation]:
-        """A Generation per row, once all steps are taken; `since` is a time of perf_counter."""
+        """Return a Generation per row, once all steps are taken; `since` is a time of perf_counter."""
         return self.report(collect(steps, self.canvas, self.eos_ids), since=since)
 
     @property
@@ -83,12 +80,12 @@ class Batch:
         return self.ending.eos_ids if self.stop_at_eos else ()
 
     def report(self, result: Result, *, since: float) -> list[Generation]:
-        """A Generation per row of a canvas that is decoded."""
+        """Return a Generation per row of a decoded canvas."""
         rows = zip(result.generated.tolist(), self.prompt_tokens, costs(result, since=since), strict=True)
         return [self._read_row(generated, length, cost) for generated, length, cost in rows]
 
     def _read_row(self, generated: list[int], prompt_tokens: int, cost: Cost) -> Generation:
-        token_ids("Decision.tokens", generated, self.vocab_size)  # such an id would be read as no text
+        token_ids("Decision.tokens", generated, self.vocab_size)  # an unknown id would decode to no text
         text, ids, finish = self.ending.read(generated)
         return Generation(
             text=text, token_ids=ids, prompt_tokens=prompt_tokens, finish=finish, **asdict(cost)
@@ -122,8 +119,10 @@ def generate(
     return generations
 
 
-def prepare(model: TextModel, prompts: Sequence[Prompt], sampler: Sampler, config: GenerationConfig) -> Batch:
-    """One batch, for callers that look at every step; nothing runs before its steps are drained."""
+def prepare(
+    model: TextModel, prompts: Sequence[Prompt], sampler: Sampler, config: GenerationConfig
+) -> Prepared:
+    """Prepare one batch, for callers that look at every step; nothing runs before its steps are drained."""
     is_model(model)
     check_settings(sampler, config)
     info, length = model.info, config.new_tokens(model.info)
@@ -136,41 +135,70 @@ def prepare(model: TextModel, prompts: Sequence[Prompt], sampler: Sampler, confi
         block_length=config.block_size(info, length),
     )
     ending = Ending(tokenizer_of(model), info.mask_id, info.eos_ids, config.stop)
-    done = StopWatch(ending, canvas.start, len(encoded)) if config.stop else None
-    steps = run(guided(model, canvas, config), canvas, sampler, blocks, config, done)
-    return Batch(canvas, blocks, steps, ending, tuple(map(len, encoded)), config.stop_at_eos, info.vocab_size)
+    run = prepare_run(model, canvas, sampler, blocks, config)
+    if config.stop:
+        run = replace(run, stop=StopWatch(ending, canvas.start, len(encoded)))
+    return Prepared(run, ending, tuple(map(len, encoded)), config.stop_at_eos, info.vocab_size)
 
 
 def check_settings(sampler: object, config: object) -> None:
-    """Refuse what only looks like a sampler or a config."""
+    """Raise if an argument only looks like a sampler or a config."""
     is_sampler(sampler)
     if not isinstance(config, GenerationConfig):
         raise ValueError(f"config must be a GenerationConfig, got {config!r}")
 
 
-def guided(model: MaskedLM, canvas: Canvas, config: GenerationConfig) -> MaskedLM:
-    """The model under the guidance that the config asks for."""
-    return Guided.on(model, canvas, config.guidance) if config.guidance else model
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """The arguments of one run of the loop."""
+
+    model: MaskedLM
+    canvas: Canvas
+    sampler: Sampler
+    plan: Plan
+    options: Options
+    bans: Bans
+    seeds: tuple[int, ...]
+    guidance: float = 0.0
+    cache: BlockCache | None = None
+    stop: Stop | None = None
+
+    def steps(self) -> Iterator[Step]:
+        """Run the loop."""
+        model, canvas = self.model, self.canvas
+        return denoise(
+            Guided.on(model, canvas, self.guidance) if self.guidance else model,
+            canvas,
+            self.sampler,
+            self.plan,
+            self.options,
+            cache=self.cache,
+            noise=RowNoise(self.seeds),
+            stop=self.stop,
+            bans=self.bans,
+        )
 
 
-def run(
-    model: MaskedLM,
-    canvas: Canvas,
-    sampler: Sampler,
-    blocks: Plan,
-    config: GenerationConfig,
-    done: Callable[[Tensor], Tensor] | None = None,
-) -> Iterator[Step]:
-    """The loop under these settings."""
+def prepare_run(
+    model: MaskedLM, canvas: Canvas, sampler: Sampler, blocks: Plan, config: GenerationConfig
+) -> Run:
+    """Return the arguments of the loop under these settings."""
     fitted = config.fit(sampler, model.info)
-    cache = config.new_cache(fitted, blocks=len(blocks.blocks))
-    noise = RowNoise(config.seeds(len(canvas.tokens)))
     options = config.options(model.info)
-    return denoise(model, canvas, fitted, blocks, options, cache=cache, noise=noise, done=done)
+    return Run(
+        model=model,
+        canvas=canvas,
+        sampler=fitted,
+        plan=blocks,
+        options=options,
+        bans=options.bans(model.info, canvas),
+        seeds=config.seeds(len(canvas.tokens)),
+        guidance=config.guidance,
+        cache=config.new_cache(fitted, blocks=len(blocks.blocks)),
+    )
 
 
 def costs(result: Result, *, since: float) -> list[Cost]:
-    """What each row took."""
+    """Return what each row took."""
     seconds = perf_counter() - since
-    rows = zip(*(getattr(result, name).tolist() for name in COUNTS), strict=True)
-    return [Cost(**dict(zip(COUNTS, row, strict=True)), seconds=seconds) for row in rows]
+    return [Cost(**asdict(counts), seconds=seconds) for counts in result.per_row()]

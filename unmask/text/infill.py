@@ -11,15 +11,23 @@ import torch
 from torch import Tensor
 
 from unmask.decoding.canvas import Canvas
-from unmask.decoding.checks import checked_logits, is_model
+from unmask.decoding.checks import is_model
 from unmask.decoding.plan import Block, Plan
 from unmask.decoding.result import Result, collect
 from unmask.errors import token_ids
 from unmask.text.config import GenerationConfig
 from unmask.text.gaps import Gap, read_gaps
-from unmask.text.generate import DEFAULT_CONFIG, DEFAULT_SAMPLER, Cost, check_settings, costs, guided, run
+from unmask.text.generate import (
+    DEFAULT_CONFIG,
+    DEFAULT_SAMPLER,
+    Cost,
+    Run,
+    check_settings,
+    costs,
+    prepare_run,
+)
 from unmask.text.prompts import TextModel, check_ids, device_of, tokenizer_of
-from unmask.types import Cache, MaskedLM, ModelInfo, Sampler, Step
+from unmask.types import Sampler, Step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,35 +59,48 @@ def infill(
             f"max_new_tokens does not go with infilling, got {config.max_new_tokens}; a gap has its own "
             f"length: Gap({config.max_new_tokens}) or [[gap {config.max_new_tokens}]]"
         )
-    filling = prepare_infill(model, text, sampler, config)
-    return filling.read(filling.steps, since=since)
+    prepared = prepare_infill(model, text, sampler, config)
+    return prepared.read(prepared.steps, since=since)
 
 
 @dataclass(frozen=True, slots=True)
-class Filling:
+class PreparedInfill:
     """A text with gaps ready to be decoded."""
 
     model: TextModel
     sheet: Sheet
-    canvas: Canvas
-    plan: Plan
-    steps: Iterator[Step]  # runs the model as it is drained
+    run: Run
+
+    @property
+    def canvas(self) -> Canvas:
+        """The canvas before the first step."""
+        return self.run.canvas
+
+    @property
+    def plan(self) -> Plan:
+        """The blocks and their budgets."""
+        return self.run.plan
+
+    @property
+    def steps(self) -> Iterator[Step]:
+        """The steps to come; runs the model as it is drained."""
+        return self.run.steps()
 
     def read(self, steps: Iterable[Step], *, since: float) -> Infilling:
-        """The text without gaps, once all steps are taken; `since` is a time of perf_counter."""
+        """Return the text without gaps, once all steps are taken; `since` is a time of perf_counter."""
         return self.report(collect(steps, self.canvas, ()), since=since)
 
     def report(self, result: Result, *, since: float) -> Infilling:
-        """The text without gaps of a canvas that is decoded."""
+        """Return the text without gaps of a decoded canvas."""
         [cost], tokens = costs(result, since=since), result.tokens[0].tolist()
-        token_ids("Decision.tokens", tokens, self.model.info.vocab_size)  # it would be read as no text
+        token_ids("Decision.tokens", tokens, self.model.info.vocab_size)  # would decode to no text
         return _read(self.model, self.sheet, tokens, cost)
 
 
 def prepare_infill(
     model: TextModel, text: str | Sequence[str | Gap], sampler: Sampler, config: GenerationConfig
-) -> Filling:
-    """One text with gaps, for callers that look at every step; nothing runs before its steps are drained."""
+) -> PreparedInfill:
+    """Prepare one text with gaps, for callers that look at every step."""
     is_model(model)
     check_settings(sampler, config)
     _check_config(config)
@@ -88,8 +109,9 @@ def prepare_infill(
     canvas = Canvas(sheet.tokens[None], None, sheet.gaps[0].start, model.info.mask_id)
     size = config.block_size(model.info, sheet.gaps[-1].stop - canvas.start)
     blocks = plan_gaps(canvas.masked(slice(None))[0].tolist(), config.steps, size)
-    closed = Closed(guided(model, canvas, settings), sheet.ends, sheet.closed)
-    return Filling(model, sheet, canvas, blocks, run(closed, canvas, sampler, blocks, settings))
+    run = prepare_run(model, canvas, sampler, blocks, settings)
+    bans = replace(run.bans, ends=sheet.ends, closed=sheet.closed[None])
+    return PreparedInfill(model, sheet, replace(run, bans=bans))
 
 
 def plan_gaps(masks: Sequence[bool], steps: int | None, block_length: int | None) -> Plan:
@@ -115,31 +137,6 @@ def plan_gaps(masks: Sequence[bool], steps: int | None, block_length: int | None
         total,
         blockwise=block_length is not None,
     )
-
-
-@dataclass(frozen=True, slots=True)
-class Closed:
-    """A model that gives the tokens `ids` no chance in the `closed` columns, where a gap may not end."""
-
-    model: MaskedLM
-    ids: tuple[int, ...]
-    closed: Tensor  # [N] bool
-
-    @property
-    def info(self) -> ModelInfo:
-        return self.model.info
-
-    def __call__(self, tokens: Tensor, attend: Tensor | None, window: slice, cache: Cache | None) -> Tensor:
-        logits = self.model(tokens, attend, window, cache)
-        checked_logits(logits, len(tokens), window.stop - window.start, self.info)
-        return close(logits, self.ids, self.closed[window])
-
-
-def close(logits: Tensor, ids: Sequence[int], closed: Tensor) -> Tensor:
-    """The same logits [..., W, V], written in place, with no chance for `ids` in the `closed` columns [W]."""
-    for token in ids:
-        logits[..., token].masked_fill_(closed, -torch.inf)
-    return logits
 
 
 @dataclass(frozen=True, slots=True)

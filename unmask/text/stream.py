@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
 from time import perf_counter
 
 from unmask.text.config import GenerationConfig
 from unmask.text.end_of_text import Ending
-from unmask.text.generate import DEFAULT_CONFIG, DEFAULT_SAMPLER, Batch, Generation, prepare
+from unmask.text.generate import DEFAULT_CONFIG, DEFAULT_SAMPLER, Generation, Prepared, prepare
 from unmask.text.prompts import Prompt, TextModel
 from unmask.types import Sampler, Step
 
@@ -33,21 +33,23 @@ def stream(
     drafts: bool = False,
     placeholder: str = "░",
 ) -> Iterator[Chunk]:
-    """Chunks of the answer to one prompt as soon as they are final, that is, left of the first mask.
+    """Yield the answer to one prompt in chunks, as soon as they are final: left of the first mask.
+
+    A sampler that may revoke its commits makes a chunk final only when its block is complete.
 
     With `drafts` there is a chunk for every step, and `placeholder` stands for each mask in its draft.
     """
     batch = prepare(model, [prompt], sampler, config)
-    return chunks(batch, placeholder if drafts else None)
+    return chunks(batch, batch.steps, placeholder if drafts else None)
 
 
-def chunks(batch: Batch, placeholder: str | None) -> Iterator[Chunk]:
-    """Chunks of a batch of one; `placeholder` None: no drafts."""
+def chunks(batch: Prepared, steps: Iterable[Step], placeholder: str | None) -> Iterator[Chunk]:
+    """Yield the chunks of a batch of one from its steps; without a `placeholder` there are no drafts."""
     since, final, taken = perf_counter(), FinalText(batch.ending), list[Step]()
-    for step in batch.steps:
+    for step in steps:
         taken.append(step)
         generated = step.tokens[0, batch.canvas.start :].tolist()
-        text = final.read(generated)
+        text = final.read(generated[: settled(step, batch.canvas.start)])
         draft = None if placeholder is None else _draft(batch.ending, generated, placeholder)[final.sent :]
         if text or draft is not None:
             yield Chunk(text, draft, step.index)
@@ -57,7 +59,7 @@ def chunks(batch: Batch, placeholder: str | None) -> Iterator[Chunk]:
 
 
 class FinalText:
-    """The text of a row as far as no later step can change it, piece by piece."""
+    """The text of a row as far as it is final, piece by piece."""
 
     def __init__(self, ending: Ending) -> None:
         self.sent = 0  # characters
@@ -65,7 +67,7 @@ class FinalText:
         self._ids = 0  # final tokens that were read
 
     def read(self, generated: list[int]) -> str:
-        """What the tokens of the generation add to the pieces before."""
+        """Return what the tokens that can no longer change add to the pieces before."""
         ids = self._ending.final_ids(generated)
         if len(ids) == self._ids:
             return ""
@@ -74,6 +76,11 @@ class FinalText:
         text = final[self.sent : self._ending.sendable(final)]
         self.sent += len(text)
         return text
+
+
+def settled(step: Step, start: int) -> int | None:
+    """Return how many generated columns no later step can revoke; None for all of them."""
+    return None if step.revocable is None else max(0, step.revocable.start - start)
 
 
 def _draft(ending: Ending, generated: list[int], placeholder: str) -> str:

@@ -7,7 +7,6 @@ import gc
 import pickle
 import weakref
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import zip_longest
 
 import pytest
@@ -15,9 +14,9 @@ import torch
 
 import unmask
 from tests.conftest import GOLDENS
-from unmask.decoding import fuse
 from unmask.fast import compile as compiled
-from unmask.fast.compile import Recording, compile
+from unmask.fast import executor
+from unmask.fast.compile import compile
 from unmask.models import load
 from unmask.models.layers import Attention, SwiGLU
 from unmask.types import Decision, Needs, Observation
@@ -27,7 +26,7 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 PROMPTS = {"alone": [[7, 42, 99]], "batch": [[7, 42, 99], [5, 6, 8, 9, 10]]}
 # compiled layers round differently in the last bit
 CLOSE = {"rtol": 1e-3, "atol": 1e-3}
-# keeps hidden states, not logits, so that its forwards are made ready; random weights are never sure
+# keeps hidden states, not logits; random weights are never sure
 RECALLING = unmask.LESS(min_confidence=0.05, max_jsd=0.3, top_k=4)
 
 
@@ -49,9 +48,9 @@ def tiny(family: str, **options: object) -> unmask.models.trunk.Trunk:
 
 
 def started(family: str, **options: object) -> unmask.models.trunk.Trunk:
-    """Compiled but for its layers: the next forward starts as soon as it is known to be needed."""
+    """A model whose decisions are compiled, and whose layers are not."""
     model = tiny(family, layers=False, **options)
-    model.info = replace(model.info, compiled=True)
+    model.executor = functools.partial(model.executor, compiled=True)
     return model
 
 
@@ -84,15 +83,15 @@ def decoded(model, prompts, **wanted) -> unmask.Result:
     return unmask.decode(**asked(model, prompts, **wanted))
 
 
-def recalling(model, prompts=PROMPTS["batch"], *, done=None, **wanted) -> Iterator[unmask.Step]:
-    return unmask.denoise(**asked(model, prompts, sampler=RECALLING, **wanted), done=done)
+def recalling(model, prompts=PROMPTS["batch"], *, stop=None, **wanted) -> Iterator[unmask.Step]:
+    return unmask.denoise(**asked(model, prompts, sampler=RECALLING, **wanted), stop=stop)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("cache", [None, "suffix", "block"])
 @pytest.mark.parametrize("prompts", PROMPTS)
 @pytest.mark.parametrize("bucket", [1, 16])
-def test_recorded_forwards_give_the_tokens_of_plain_ones(family, cache, prompts, bucket):
+def test_captured_forwards_give_the_tokens_of_plain_ones(family, cache, prompts, bucket):
     plain = decoded(tiny(family), PROMPTS[prompts], cache=cache)
     fast = decoded(tiny(family, layers=False, bucket=bucket), PROMPTS[prompts], cache=cache)
     assert torch.equal(plain.tokens, fast.tokens)
@@ -111,14 +110,14 @@ def test_joined_weights_are_the_weights_and_take_no_second_copy(family):
             assert storages == {module.joined.weight.untyped_storage().data_ptr()}
 
 
-def test_canvases_of_one_bucket_share_a_recording_and_the_oldest_goes_first():
-    model = tiny("llada_tiny", layers=False, bucket=64, recordings=2)
+def test_canvases_of_one_bucket_share_a_graph_and_the_oldest_goes_first():
+    model = tiny("llada_tiny", layers=False, bucket=64, graphs=2)
     for length in (3, 9, 31):
         decoded(model, [[5] * length])
-    assert [key.columns for key in model.runner.recordings] == [64]
+    assert [key.columns for key in model.runner.captured] == [64]
     decoded(model, [[5] * 40])
     decoded(model, [[5] * 100])
-    assert [key.columns for key in model.runner.recordings] == [128, 192]
+    assert [key.columns for key in model.runner.captured] == [128, 192]
 
 
 def test_a_shorter_canvas_sees_nothing_of_a_longer_one_of_its_bucket():
@@ -127,8 +126,8 @@ def test_a_shorter_canvas_sees_nothing_of_a_longer_one_of_its_bucket():
         assert torch.equal(decoded(model, [prompt]).tokens, decoded(plain, [prompt]).tokens)
 
 
-def test_one_recording_is_enough_for_a_run_with_a_cache():
-    model = tiny("llada_tiny", layers=False, recordings=1)
+def test_one_graph_is_enough_for_a_run_with_a_cache():
+    model = tiny("llada_tiny", layers=False, graphs=1)
     plain = decoded(tiny("llada_tiny"), [[7, 42, 99]], cache="block")
     assert torch.equal(decoded(model, [[7, 42, 99]], cache="block").tokens, plain.tokens)
 
@@ -150,7 +149,7 @@ def test_what_is_compiled_never_sorts_as_that_would_take_a_minute_to_compile(tra
         return graph
 
     by_tracer = functools.cache(lambda work: torch.compile(work, dynamic=False, backend=note))
-    monkeypatch.setattr(fuse, "_compiled", by_tracer)
+    monkeypatch.setattr(executor, "_compiled", by_tracer)
     for sampler in ("base", "threshold", "factor", "entropy-bound", "klass", "prophet", "less"):
         for block in (16, None):
             decoded(started("dream_tiny"), PROMPTS["batch"], sampler=sampler, block=block)
@@ -163,29 +162,21 @@ def test_what_is_compiled_never_sorts_as_that_would_take_a_minute_to_compile(tra
 )
 @pytest.mark.parametrize("steps", [8, 32])
 @pytest.mark.parametrize("fill_leftovers", [True, False])
-def test_forwards_that_start_early_are_those_that_were_to_run(
-    traced, monkeypatch, cache, refresh, steps, fill_leftovers
-):
-    calls: list[int] = []
-    play = Recording.play
-    monkeypatch.setattr(Recording, "play", lambda self: calls.append(1) or play(self))
+def test_forwards_that_start_early_are_those_that_were_to_run(traced, cache, refresh, steps, fill_leftovers):
     wanted = {"cache": cache, "refresh": refresh, "steps": steps, "fill_leftovers": fill_leftovers}
     for family, sampler in (("llada_tiny", "threshold"), ("dream_tiny", RECALLING)):
         models = tiny(family), started(family)
         expected, result = (decoded(model, PROMPTS["batch"], sampler=sampler, **wanted) for model in models)
         assert torch.equal(expected.tokens, result.tokens)
         assert torch.equal(expected.forwards, result.forwards)
-        assert expected.evaluations == result.evaluations == len(calls)
-        calls.clear()
+        assert expected.evaluations == result.evaluations
 
 
 @pytest.mark.parametrize("sampler", ["threshold", RECALLING])
-def test_the_next_forward_starts_before_a_step_is_shown(traced, monkeypatch, sampler):
-    calls: list[int] = []
-    play = Recording.play
-    monkeypatch.setattr(Recording, "play", lambda self: calls.append(1) or play(self))
-    next(unmask.denoise(**asked(started("llada_tiny"), PROMPTS["batch"], sampler=sampler)))
-    assert len(calls) == 2
+def test_the_next_forward_starts_before_a_step_is_shown(traced, sampler):
+    model = started("llada_tiny")
+    next(unmask.denoise(**asked(model, PROMPTS["batch"], sampler=sampler)))
+    assert (model.runner.submitted, model.runner.finished) == (1, 1)
 
 
 def test_forwards_that_start_early_keep_no_gradients(traced, monkeypatch):
@@ -207,19 +198,6 @@ def test_runs_in_turns_on_one_model_do_not_mix(traced):
         assert torch.equal(expected.tokens, last.tokens)
 
 
-def test_a_model_that_looks_in_its_own_way_does_so_in_every_step(traced):
-    models = tiny("llada_tiny"), started("llada_tiny")
-
-    class Flipped(type(models[0])):
-        def look(self, *given):
-            return super().look(*given).flip(-1)
-
-    for model in models:
-        model.__class__ = Flipped
-    expected, found = (list(recalling(model))[-1].tokens for model in models)
-    assert torch.equal(expected, found)
-
-
 def test_a_judge_of_rows_may_ask_the_same_model(traced):
     plain, fast = tiny("llada_tiny"), started("llada_tiny")
 
@@ -228,36 +206,33 @@ def test_a_judge_of_rows_may_ask_the_same_model(traced):
         return torch.zeros(len(tokens), dtype=torch.bool, device=DEVICE)
 
     *_, expected = recalling(plain)
-    *_, found = recalling(fast, done=ask)
+    *_, found = recalling(fast, stop=ask)
     assert torch.equal(expected.tokens, found.tokens)
 
 
-def test_a_judge_of_rows_may_not_take_the_keys_of_the_run(traced):
-    model = started("llada_tiny")
+def test_a_judge_of_rows_may_decode_with_a_cache_too(traced):
+    plain, fast = tiny("llada_tiny"), started("llada_tiny")
 
     def ask(tokens):
-        decoded(model, PROMPTS["batch"], cache="block")
+        decoded(fast, PROMPTS["batch"], cache="block")
         return torch.zeros(len(tokens), dtype=torch.bool, device=DEVICE)
 
-    with pytest.raises(ValueError, match="keys and values of one run at a time"):
-        list(recalling(model, cache="block", refresh=None, done=ask))
+    *_, expected = recalling(plain, cache="block", refresh=None)
+    *_, found = recalling(fast, cache="block", refresh=None, stop=ask)
+    assert torch.equal(expected.tokens, found.tokens)
 
 
-def test_nothing_is_made_ready_for_rows_that_have_ended(traced, monkeypatch):
-    made: list[int] = []
-    make = Recording.__init__
-    monkeypatch.setattr(
-        Recording, "__init__", lambda self, *given: made.append(len(given[-2][0])) or make(self, *given)
-    )
+def test_rows_that_have_ended_are_never_run(traced):
+    model = started("llada_tiny", graphs=1)
     over = torch.tensor([True, False], device=DEVICE)
-    steps = list(recalling(started("llada_tiny", recordings=1), done=lambda tokens: over))
+    steps = list(recalling(model, stop=lambda tokens: over))
     assert len(steps) > 3
-    assert made == [1]
+    assert [key.rows for key in model.runner.captured] == [1]
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("cached", [False, True])
-def test_a_forward_that_was_only_made_ready_changes_nothing(family, cached):
+def test_a_forward_that_was_submitted_and_dropped_changes_nothing(family, cached):
     window, texts = slice(2, 18), [torch.full((1, 20), token, device=DEVICE) for token in (5, 6)]
     answers = []
     for model in (tiny(family), tiny(family, layers=False)):
@@ -267,59 +242,49 @@ def test_a_forward_that_was_only_made_ready_changes_nothing(family, cached):
         with torch.no_grad():
             model(texts[0], None, window, cache)
             if model.runner is not None:
-                model.ready(texts[1], None, window, cache)  # and not gone on with
+                model.runner.submit(texts[1], None, window, cache)
             answers.append(model(texts[0], None, window, cache))
     torch.testing.assert_close(*answers, rtol=0, atol=1e-4)
 
 
-def test_what_was_made_ready_first_may_be_asked_for_last():
+def test_the_forward_submitted_first_may_be_asked_for_last():
     window, texts = slice(2, 18), [torch.full((1, 20), token, device=DEVICE) for token in (5, 6)]
     plain, fast = tiny("llada_tiny"), tiny("llada_tiny", layers=False)
     with torch.no_grad():
-        looks = [fast.ready(text, None, window, None) for text in texts]
-        for text, look in zip(texts, looks, strict=True):
-            torch.testing.assert_close(look(), plain.look(text, None, window, None), rtol=0, atol=1e-4)
+        submitted = [fast.runner.submit(text, None, window, None) for text in texts]
+        for text, pending in zip(texts, submitted, strict=True):
+            expected = plain.hidden_states(text, None, window, None)
+            torch.testing.assert_close(pending.result(), expected, rtol=0, atol=1e-4)
 
 
-def test_steps_that_change_nothing_make_nothing_ready(traced, monkeypatch):
-    opened, played = [], []
-    for name, calls in (("open", opened), ("play", played)):
-        plain = getattr(Recording, name)
-        monkeypatch.setattr(
-            Recording, name, lambda *given, calls=calls, plain=plain: calls.append(1) or plain(*given)
-        )
-    result = decoded(started("llada_tiny"), PROMPTS["alone"], sampler=EveryThirdStep(), block=None)
-    assert (int(result.steps), int(result.forwards), len(played)) == (32, 12, 12)
-    assert len(opened) == 12 + 11  # in vain after a forward at most, not after a step that needed none
-
-
-def test_a_run_that_lost_its_keys_ends_if_it_needs_no_more_of_them(traced):
+def test_steps_that_change_nothing_submit_nothing(traced):
     model = started("llada_tiny")
-    runs = [recalling(model, PROMPTS["alone"], cache="block", refresh=None, block=32) for _ in range(2)]
-    first, second = runs
-    expected = list(recalling(tiny("llada_tiny"), PROMPTS["alone"], cache="block", refresh=None, block=32))
-    steps = [next(first) for _ in range(len(expected) - 1)]
-    next(second)
-    assert torch.equal([*steps, *first][-1].tokens, expected[-1].tokens)
+    result = decoded(model, PROMPTS["alone"], sampler=EveryThirdStep(), block=None)
+    assert (int(result.steps), int(result.forwards)) == (32, 12)
+    # only a step that ran the model submits the next forward, and then the canvas never needs one
+    assert (model.runner.submitted, model.runner.finished) == (11, 0)
 
 
-def test_a_forward_of_ones_own_is_the_one_that_runs(traced):
-    model, calls = started("llada_tiny"), []
-    plain = model.forward
-    model.forward = lambda *given: calls.append(1) or plain(*given)
-    result = decoded(model, PROMPTS["batch"], sampler="threshold")
-    assert len(calls) == result.evaluations
+def test_runs_with_a_cache_may_take_turns_on_one_model(traced):
+    settings = {"cache": "block", "refresh": None, "block": 32}
+    prompts = [[[7, 42, 99]], [[5, 6, 8]]]
+    model = started("llada_tiny")
+    runs = zip_longest(*(recalling(model, few, **settings) for few in prompts))
+    for few, steps in zip(prompts, zip(*runs, strict=True), strict=True):
+        *_, expected = recalling(tiny("llada_tiny"), few, **settings)
+        *_, last = filter(None, steps)
+        assert torch.equal(expected.tokens, last.tokens)
 
 
-def test_a_model_with_cut_products_can_be_pickled():
+def test_a_model_with_split_products_can_be_pickled():
     model = tiny("llada_tiny")
-    compiled._cut_products(model)
+    compiled.split_products(model)
     again, tokens = pickle.loads(pickle.dumps(model)), torch.full((1, 8), 5, device=DEVICE)
     assert torch.equal(*(each(tokens, None, slice(0, 8), None) for each in (model, again)))
 
 
 @pytest.mark.parametrize("more", ["bias", "hook", "class"])
-def test_a_layer_that_is_more_than_a_product_is_not_cut(monkeypatch, more):
+def test_a_layer_that_is_more_than_a_product_is_not_split(monkeypatch, more):
     monkeypatch.setattr(compiled, "cuttable", lambda weight: True)
     layer = torch.nn.Linear(128, 64, bias=more == "bias")
     if more == "hook":
@@ -328,11 +293,11 @@ def test_a_layer_that_is_more_than_a_product_is_not_cut(monkeypatch, more):
         layer.__class__ = type("Scaled", (torch.nn.Linear,), {"forward": lambda self, x: x[..., :64] * 2})
     x = torch.randn(1, 3, 128)
     with torch.no_grad():
-        assert torch.equal(compiled._cut(layer, x), layer(x))
+        assert torch.equal(compiled.split_linear(layer, x), layer(x))
 
 
-def test_one_recording_at_a_time_is_enough():
-    model, plain = tiny("llada_tiny", layers=False, bucket=16, recordings=1), tiny("llada_tiny")
+def test_one_graph_at_a_time_is_enough():
+    model, plain = tiny("llada_tiny", layers=False, bucket=16, graphs=1), tiny("llada_tiny")
     for length in (5, 30, 5):
         tokens = torch.full((1, length), 5, device=DEVICE)
         with torch.no_grad():
@@ -340,27 +305,13 @@ def test_one_recording_at_a_time_is_enough():
         torch.testing.assert_close(answer, expected, rtol=0, atol=1e-4)
 
 
-def test_forgotten_recordings_take_their_keys_and_values_along():
-    model = tiny("llada_tiny", layers=False, bucket=16, recordings=2)
+def test_evicted_graphs_take_their_keys_and_values_along():
+    model = tiny("llada_tiny", layers=False, bucket=16, graphs=2)
     decoded(model, [[5, 6]], cache="block")
-    assert list(model.runner.kept) == [(1, 48)]
+    assert list(model.runner.stores) == [(1, 48)]
     decoded(model, [[5, 6]])
     decoded(model, [[5, 6]] * 2)
-    assert list(model.runner.kept) == []
-
-
-def test_a_second_run_with_a_cache_may_not_use_the_keys_of_the_first():
-    model, window = tiny("llada_tiny", layers=False), slice(2, 18)
-    first, second = unmask.BlockCache("block"), unmask.BlockCache("block")
-    tokens = torch.full((1, 20), 5, device=DEVICE)
-    for cache in (first, second):
-        cache.start_block(window)
-        model(tokens, None, window, cache)
-    with pytest.raises(ValueError, match="keys and values of one run at a time"):
-        model(tokens, None, window, first)
-    first.start_block(window)
-    model(tokens, None, window, first)
-    model(tokens, None, window, first)
+    assert list(model.runner.stores) == []
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -377,7 +328,7 @@ def test_padding_rows_and_buckets_together_give_the_same_logits(family):
     ("options", "words"),
     [
         ({"bucket": 0}, "bucket must be a whole number >= 1, got 0"),
-        ({"recordings": True}, "recordings must be"),
+        ({"graphs": True}, "graphs must be"),
     ],
 )
 def test_wrong_sizes_are_refused(options, words):
@@ -404,7 +355,6 @@ def test_a_dropped_model_is_freed():
 @pytest.mark.parametrize("family", FAMILIES)
 def test_compiled_layers_and_decisions_give_the_same_tokens(family):
     plain, fast = tiny(family), tiny(family, layers=True, bucket=16)
-    assert fast.info.compiled
     for sampler in ("less", "base", "threshold"):
         for cache in (None, "block"):
             expected = decoded(plain, PROMPTS["batch"], cache=cache, sampler=sampler)

@@ -1,0 +1,43 @@
+"""Which token may not stand in which column: one value for every reason there is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Bans:
+    """Tokens without a chance: `ids` in every column, `ends` in the `closed` ones, where no text may end."""
+
+    ids: tuple[int, ...]
+    ends: tuple[int, ...] = ()
+    closed: Tensor | None = None  # [1 or B, N] bool, of all columns of a canvas or of a window
+
+    def within(self, window: slice) -> Bans:
+        """Return the bans of some columns."""
+        return self if self.closed is None else replace(self, closed=self.closed[:, window])
+
+    def take(self, rows: Tensor | slice) -> Bans:
+        """Return the bans of some rows."""
+        if self.closed is None or len(self.closed) == 1:
+            return self
+        return replace(self, closed=self.closed[rows])
+
+    @staticmethod
+    def join(parts: Sequence[Bans]) -> Bans:
+        """Stack the bans of several rows, which name the same tokens and have the same width."""
+        closed = [part.closed for part in parts if part.closed is not None]
+        return replace(parts[0], closed=torch.cat(closed)) if closed else parts[0]
+
+    def apply(self, logits: Tensor) -> Tensor:
+        """Set the logits [B, W, V] of banned tokens to -inf, in place."""
+        for token in self.ids:
+            logits[..., token] = -torch.inf
+        if self.closed is not None:
+            for token in self.ends:
+                logits[..., token].masked_fill_(self.closed, -torch.inf)
+        return logits

@@ -1,0 +1,255 @@
+"""The one seam between the loop and the hardware: look, predict, decide. This one is plain torch.
+
+`unmask.compile` gives a model another executor with the same three verbs (unmask/fast/executor.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias, TypeGuard
+
+import torch
+from torch import Tensor
+
+from unmask.decoding.bans import Bans
+from unmask.decoding.canvas import Canvas, ended
+from unmask.decoding.checks import check_written, checked_logits
+from unmask.decoding.draw import NoiseSource, RowNoise
+from unmask.decoding.observe import Context, Outcome, Scene, decide, fill
+from unmask.decoding.options import Options
+from unmask.decoding.plan import Block
+from unmask.decoding.rows import Rows
+from unmask.decoding.summary import summarize
+from unmask.decoding.turns import Todo, Turn
+from unmask.types import Cache, HeadedLM, MaskedLM, Origin, Prediction, Sampler
+
+MAX_LOGITS = 1 << 28  # numbers at a time, where full logits need not be kept
+
+
+@dataclass(slots=True)
+class Executor:
+    """Run a model and a sampler on the rows of a batch."""
+
+    model: MaskedLM
+    sampler: Sampler
+    options: Options
+    bans: Bans
+    blockwise: bool = False
+    cache: Cache | None = None
+    noise: NoiseSource = field(default_factory=lambda: RowNoise([0]))
+    sizes: int = 8  # that a batch may shrink through as rows finish
+    context: Context = field(init=False)
+    head: Tensor | None = field(init=False)  # [V, D], where logits are its product with hidden states
+    launched: Prediction | None = None  # started by `look`, for the next `predict`
+    block: Block | None = None
+    cached_rows: Tensor | None = None  # numbers of the rows that the cache holds; None: all
+
+    def __post_init__(self) -> None:
+        info = self.model.info
+        schedule = self.options.schedule or info.schedule
+        self.context = Context(schedule, self.options.selection, self.blockwise, info.eos_ids)
+        self.head = self.model.head_weight if has_head(self.model) else None
+
+    def look(self, rows: Rows, window: slice, block: Block) -> Todo:
+        """Return what is left to decode: the one place where the host waits for the device.
+
+        On a GPU a forward that is certain starts here, and runs while the caller sees the last step.
+        """
+        self.launched = None
+        todo = remaining(rows, window, block, eos_ids=self.eos_ids, reuse=self.reuse)
+        return self.prepare(rows, window, block, todo)
+
+    def prepare(self, rows: Rows, window: slice, block: Block, todo: Todo) -> Todo:
+        """Get ready for the next forward: tell the cache of a new block, and start early on a GPU."""
+        if block is not self.block:
+            self.block = block
+            if self.cache is not None:
+                self.cache.start_block(block.columns)
+                self.cached_rows = self.pick(todo.running, todo.num_running)
+        if todo.num_fresh and rows.canvas.tokens.is_cuda:
+            self.launched = self.forward(rows, window, todo)
+        return todo
+
+    def predict(self, rows: Rows, turn: Turn) -> Prediction:
+        """Return the prediction of every running row, after one forward of those that changed."""
+        if turn.todo.num_fresh:
+            rows.prediction = self.launched or self.forward(rows, turn.window, turn.todo)
+            self.launched = None
+        assert rows.prediction is not None, "the first turn of a run has fresh rows"
+        return rows.prediction
+
+    def decide(self, rows: Rows, turn: Turn, prediction: Prediction) -> Outcome:
+        """Ask the sampler which positions to commit; a leftover fill commits all of them."""
+        scene = self.scene(turn, rows.written(turn.window))
+        if turn.leftover:
+            return fill(prediction, scene)
+        return decide(self.sampler, prediction, rows.history, scene, self.context)
+
+    @property
+    def eos_ids(self) -> tuple[int, ...]:
+        """The tokens that end a row."""
+        return self.model.info.eos_ids if self.options.stop_at_eos else ()
+
+    @property
+    def reuse(self) -> bool:
+        """Whether an unchanged row needs no new forward."""
+        return self.options.reuse and self.model.info.deterministic
+
+    def scene(self, turn: Turn, written: tuple[Tensor, Tensor] | None) -> Scene:
+        """Return the rows of a turn as the sampler meets them, with their random numbers."""
+        todo, width = turn.todo, turn.window.stop - turn.window.start
+        draws = noise = None
+        if not turn.leftover:
+            if not self.options.selection.greedy:
+                draws = self.noise(todo.running, width)
+            if self.sampler.needs.noise:
+                noise = self.noise(todo.running, width)
+        tokens, revocable = written or (None, None)
+        scene = Scene(todo.masked, todo.active, todo.running, turn.started, turn.clock)
+        return scene._replace(draws=draws, noise=noise, tokens=tokens, written=revocable)
+
+    def forward(self, rows: Rows, window: slice, todo: Todo) -> Prediction:
+        """Run the model on the rows that need it, and keep the last prediction of the others."""
+        picked = None
+        if self.model.info.separable:
+            picked = self.cached_rows if self.cache is not None else self.pick(todo.fresh, todo.num_fresh)
+        if picked is None or todo.num_fresh == todo.num_running:
+            rows.prediction = None  # free the last logits before the next ones come
+        bans = self.bans.within(window)
+        if picked is None:
+            return self.read(self.run(rows.canvas, window), bans)
+        part = self.read(self.run(rows.canvas.take(picked), window), bans.take(picked))
+        if rows.prediction is not None:
+            return rows.prediction.put(picked, part)
+        place = torch.zeros_like(todo.running, dtype=torch.long)  # idle rows may have any prediction
+        return part.take(place.index_copy(0, picked, torch.arange(len(picked), device=picked.device)))
+
+    def pick(self, wanted: Tensor, count: int) -> Tensor | None:
+        """Return the numbers of the wanted rows, and of some others up to a usual size; None for all."""
+        unit = -(-len(wanted) // self.sizes)
+        size = -(-count // unit) * unit
+        if size >= len(wanted):
+            return None
+        # a sort, not a search: the host need not learn which rows they are
+        return torch.argsort(wanted.int(), descending=True, stable=True)[:size]
+
+    def run(self, canvas: Canvas, window: slice) -> Tensor:
+        """Run the model on a canvas: hidden states [B, W, D] if it has a head, else logits [B, W, V]."""
+        try:
+            return run_model(self.model, canvas, window, self.cache)
+        except IndexError:  # nn.Embedding raises it for a token outside the vocabulary
+            check_written(canvas.tokens, self.model.info)
+            raise
+
+    def read(self, output: Tensor, bans: Bans) -> Prediction:
+        """Summarize the output of a forward. `bans` are those of its rows and columns."""
+        model, head = self.model, self.head
+        if head is None or not has_head(model):
+            return self.summarize(output, bans)
+        if self.keeps_logits(head):
+            return self.summarize(model.logits(output), bans)
+        size = max(1, MAX_LOGITS // (model.info.vocab_size * output.shape[1]))
+        parts = []
+        for rows in (slice(first, first + size) for first in range(0, len(output), size)):
+            part = self.summarize(model.logits(output[rows]), bans.take(rows))
+            parts.append(part.without_logits())
+        return replace(Prediction.join(parts), origin=Origin(output, head))
+
+    def keeps_logits(self, head: Tensor) -> bool:
+        """Whether the sampler needs more logits than can be computed again from hidden states."""
+        needs, (vocabulary, size) = self.sampler.needs, head.shape
+        few = needs.recall and not needs.logits and needs.top_k * size < vocabulary
+        return not few or not self.options.selection.greedy
+
+    def summarize(self, logits: Tensor, bans: Bans) -> Prediction:
+        """Apply the bans to logits [B, W, V] and keep the best candidates."""
+        return summarize(bans.apply(logits), self.sampler.needs.top_k)
+
+
+MakeExecutor: TypeAlias = Callable[..., Executor]
+
+
+def executor_for(model: MaskedLM) -> MakeExecutor:
+    """Return the model's own executor class if it has one, else the plain one."""
+    own: MakeExecutor | None = getattr(model, "executor", None)
+    return own or Executor
+
+
+def has_head(model: MaskedLM) -> TypeGuard[HeadedLM]:
+    """Whether a model offers hidden states and the head that turns them into logits."""
+    # ask the type: a wrapper that forwards attributes may change the logits
+    return hasattr(type(model), "head_weight") and getattr(model, "head_weight", None) is not None
+
+
+def run_model(model: MaskedLM, canvas: Canvas, window: slice, cache: Cache | None) -> Tensor:
+    """Return the hidden states [B, W, D] of a model with a head, or the logits [B, W, V] of another."""
+    if has_head(model):
+        return model.hidden_states(canvas.tokens, canvas.attend, window, cache)
+    logits = model(canvas.tokens, canvas.attend, window, cache)
+    return checked_logits(logits, len(canvas.tokens), window.stop - window.start, model.info)
+
+
+def remaining(rows: Rows, window: slice, block: Block, *, eos_ids: tuple[int, ...], reuse: bool) -> Todo:
+    """Return what is left to decode, and raise if the last logits were not finite. Reads the device once.
+
+    A row is done at its first end token without a mask to its left. With `reuse`, a row that the last step
+    left as it was needs no new forward.
+    """
+    canvas = rows.canvas
+    masked, active, running, fresh = left_to_do(
+        canvas.tokens[:, window],
+        canvas.tokens[:, canvas.start :],
+        inside(block, window, canvas.tokens.device),
+        rows.stopped,
+        rows.changed if reuse else None,
+        mask_id=canvas.mask_id,
+        eos_ids=eos_ids,
+    )
+    broken = torch.zeros_like(running) if rows.broken is None else rows.broken
+    flags: list[list[bool]] = torch.stack([running, fresh, broken]).tolist()
+    raise_if_broken([row for row, flag in enumerate(flags[2]) if flag], rows.steps)
+    return Todo(masked, active, running, fresh, sum(flags[0]), sum(flags[1]))
+
+
+def left_to_do(
+    tokens: Tensor,
+    generated: Tensor,
+    inside: Tensor | None,
+    stopped: Tensor | None,
+    changed: Tensor | None,
+    *,
+    mask_id: int,
+    eos_ids: tuple[int, ...],
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return the tensors of a Todo.
+
+    `tokens` [B, W] are the window's, `generated` [B, L] those of the generation; `inside` [W] marks the
+    window's columns that belong to the block, or is None if all of them do.
+    """
+    masked = tokens == mask_id
+    if eos_ids:
+        masked = masked & ~ended(generated, mask_id, eos_ids).any(-1, keepdim=True)
+    if stopped is not None:
+        masked = masked & ~stopped[:, None]
+    active = masked if inside is None else masked & inside
+    running = active.any(-1)
+    return masked, active, running, running if changed is None else running & changed
+
+
+def inside(block: Block, window: slice, device: torch.device) -> Tensor | None:
+    """Mark the window's columns that belong to the block, [W] bool; None if all of them do."""
+    if window == block.columns:
+        return None
+    column = torch.arange(window.start, window.stop, device=device)
+    inside: Tensor = (column >= block.columns.start) & (column < block.columns.stop)
+    return inside
+
+
+def raise_if_broken(rows: list[int], step: int) -> None:
+    """Raise if the logits of any row were not finite."""
+    if rows:
+        raise ValueError(
+            f"the model returned NaN or infinite logits at step {step}, row {', '.join(map(str, rows))}; "
+            "check its weights and dtype"
+        )

@@ -1,0 +1,47 @@
+"""What a run may vary besides its sampler."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import get_args
+
+import torch
+
+from unmask.decoding.bans import Bans
+from unmask.decoding.canvas import Canvas
+from unmask.decoding.draw import Selection
+from unmask.errors import flag, id_tuple, one_of, whole
+from unmask.types import ModelInfo, ScheduleName
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """The settings of the loop."""
+
+    selection: Selection = field(default_factory=Selection)
+    schedule: ScheduleName | None = None  # None: the model family's own
+    banned_ids: tuple[int, ...] | None = None  # tokens never written; None: the mask token
+    min_new_tokens: int = 0  # no end token before this many generated columns
+    stop_at_eos: bool = True  # a row is done when no mask is left of its first end token
+    fill_leftovers: bool = True  # masks that outlive the budget get the argmax of one more forward
+    reuse: bool = True  # an unchanged canvas needs no new forward
+
+    def __post_init__(self) -> None:
+        whole("min_new_tokens", self.min_new_tokens, 0)
+        for name in ("stop_at_eos", "fill_leftovers", "reuse"):
+            flag(name, getattr(self, name))
+        if self.banned_ids is not None:
+            object.__setattr__(self, "banned_ids", id_tuple("banned_ids", self.banned_ids))
+        if self.schedule is not None:
+            one_of("schedule", self.schedule, get_args(ScheduleName))
+
+    def bans(self, info: ModelInfo, canvas: Canvas) -> Bans:
+        """Return which token may not stand in which column of the canvas."""
+        ids = (info.mask_id,) if self.banned_ids is None else self.banned_ids
+        if not self.min_new_tokens or not info.eos_ids:
+            return Bans(ids)
+        columns = torch.arange(canvas.tokens.shape[1], device=canvas.tokens.device)
+        return Bans(ids, info.eos_ids, (columns < canvas.start + self.min_new_tokens)[None])
+
+
+DEFAULTS = Options()

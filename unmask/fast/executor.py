@@ -1,0 +1,147 @@
+"""The executor of a compiled model: the same three verbs, with the next forward started early.
+
+While the host waits to learn what is left, the GPU runs the first layers of the next forward. Decisions are
+compiled into a few kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, ParamSpec, TypeVar
+
+import torch
+from torch import Tensor
+
+from unmask.decoding.executor import Executor, inside, left_to_do, raise_if_broken
+from unmask.decoding.observe import Outcome, decide
+from unmask.decoding.plan import Block, Clock
+from unmask.decoding.rows import Rows
+from unmask.decoding.turns import Todo, Turn
+from unmask.fast.graphs import GraphRunner, Pending
+from unmask.types import Prediction
+
+INDUCTOR: dict[str, Any] = {
+    "emulate_precision_casts": True,  # round after every product and sum, as eager torch does
+    "unroll_reductions_threshold": 9,  # sum eight candidates in the kernel that made them
+}
+Args = ParamSpec("Args")
+Out = TypeVar("Out")
+
+
+@dataclass(slots=True)
+class GraphExecutor(Executor):
+    """An executor for a model whose layers run as CUDA graphs."""
+
+    runner: GraphRunner = field(kw_only=True)
+    compiled: bool = field(kw_only=True)  # compile decisions, too
+    sizes: int = 2  # every size of a batch is a shape to compile and capture
+    all_fresh: bool = False  # every row ran and changed in the last step, so all will probably run again
+
+    def look(self, rows: Rows, window: slice, block: Block) -> Todo:
+        """Return what is left to decode. Starts the next forward while the host waits for the answer."""
+        self.launched = None
+        flags = self.flags(rows, window, block)
+        pending = self.submit(rows, window) if self.all_fresh and block is self.block else None
+        todo, broken = flags()
+        raise_if_broken(broken, rows.steps)
+        self.all_fresh = todo.num_fresh == len(todo.running)
+        if pending is None or not self.all_fresh:
+            return self.prepare(rows, window, block, todo)
+        rows.prediction = None  # free the last logits before the next ones come
+        self.launched = self.read(pending.result(), self.bans.within(window))
+        return todo
+
+    def submit(self, rows: Rows, window: slice) -> Pending | None:
+        """Start the first layers of the next forward, if this model's layers are the captured ones."""
+        if self.runner.model is not self.model or self.head is None:
+            return None
+        canvas = rows.canvas
+        return self.runner.submit(canvas.tokens, canvas.attend, window, self.cache)
+
+    def flags(self, rows: Rows, window: slice, block: Block) -> Callable[[], tuple[Todo, list[int]]]:
+        """Compute what is left on the device; the function returned waits for it and names broken rows."""
+        canvas = rows.canvas
+        masked, active, running, fresh, packed = maybe_compile(_left_to_do, when=self.compiled)(
+            canvas.tokens[:, window].contiguous(),  # compile for one shape, not for every length of a canvas
+            canvas.tokens[:, canvas.start :].contiguous(),
+            inside(block, window, canvas.tokens.device),
+            rows.stopped,
+            rows.changed if self.reuse else None,
+            rows.broken,
+            mask_id=canvas.mask_id,
+            eos_ids=self.eos_ids,
+        )
+        arrived = send_to_host(packed)
+
+        def wait() -> tuple[Todo, list[int]]:
+            bits = arrived()
+            num_running, num_fresh = (sum(row >> bit & 1 for row in bits) for bit in (0, 1))
+            broken = [number for number, row in enumerate(bits) if row >> 2]
+            return Todo(masked, active, running, fresh, num_running, num_fresh), broken
+
+        return wait
+
+    def decide(self, rows: Rows, turn: Turn, prediction: Prediction) -> Outcome:
+        """Ask the sampler, in compiled kernels unless it draws: random streams belong to the host."""
+        drawn = self.sampler.needs.noise or not self.options.selection.greedy
+        if not self.compiled or drawn or turn.leftover:
+            return Executor.decide(self, rows, turn, prediction)
+        scene = self.scene(turn, rows.written(turn.window))
+        if isinstance(scene.clock, Clock):  # Python numbers would be compiled in
+            scene = scene._replace(clock=upload(scene.clock, turn.started.device))
+        return maybe_compile(decide, when=True)(self.sampler, prediction, rows.history, scene, self.context)
+
+
+def _left_to_do(
+    *inputs: Any, mask_id: int, eos_ids: tuple[int, ...]
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Return `left_to_do` and, as the bits of one number per row, which rows run, are fresh, are broken."""
+    *others, broken = inputs
+    masked, active, running, fresh = left_to_do(*others, mask_id=mask_id, eos_ids=eos_ids)
+    packed = running.long() | fresh.long() << 1
+    if broken is not None:
+        packed = packed | broken.long() << 2
+    # no aliasing: torch.compile specialises on whether inputs of the next function share storage
+    return masked, active.clone(), running, fresh.clone(), packed
+
+
+def upload(clock: Clock, device: torch.device) -> Tensor:
+    """Copy a clock to the device, packed [1, 4], without waiting for it."""
+    packed = torch.tensor([clock], dtype=torch.float64)
+    return packed.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else packed
+
+
+def send_to_host(packed: Tensor) -> Callable[[], list[int]]:
+    """Start a copy to the host. The function returned waits for this copy only, and gives the numbers."""
+    if not packed.is_cuda:
+        return packed.tolist
+    stream = side_stream(packed.device)
+    stream.wait_stream(torch.cuda.current_stream(packed.device))
+    with torch.cuda.stream(stream):
+        copied = packed.to("cpu", non_blocking=True)
+    packed.record_stream(stream)
+    arrived = stream.record_event()
+
+    def wait() -> list[int]:
+        arrived.synchronize()
+        numbers: list[int] = copied.tolist()
+        return numbers
+
+    return wait
+
+
+@cache
+def side_stream(device: torch.device) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call, unused-ignore]
+
+
+def maybe_compile(work: Callable[Args, Out], *, when: bool) -> Callable[Args, Out]:
+    """Return `work`, compiled for every shape it meets if `when` says so; it must be a module's function."""
+    return _compiled(work) if when else work
+
+
+@cache
+def _compiled(work: Callable[Args, Out]) -> Callable[Args, Out]:
+    return torch.compile(work, dynamic=False, options=INDUCTOR)
