@@ -101,8 +101,8 @@ class Prediction:
             origin,
         )
 
-    def take(self, rows: Tensor) -> Prediction:
-        """The prediction of the rows with these numbers [n], in this order."""
+    def take(self, rows: Tensor | slice) -> Prediction:
+        """Return the prediction of the rows with these numbers [n], in this order."""
         logits = None if self.logits is None else self.logits[rows]
         origin = None if self.origin is None else replace(self.origin, states=self.origin.states[rows])
         return Prediction(self.top_ids[rows], self.top_logits[rows], self.lse[rows], logits, origin)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal, get_args
 
+import torch
 from torch import Tensor
 
 Recompute = Literal["suffix", "block"]
@@ -28,6 +30,30 @@ class BlockCache:
         self._age = 0  # forwards since the last full one, that one included; 0: none in this block
         self._length = 0  # of the canvas
         self.stored: dict[int, tuple[Tensor, Tensor]] = {}  # layer -> keys and values, [B, H, N, D]
+
+    @property
+    def state(self) -> tuple[object, ...]:
+        """What caches must have in common to be joined."""
+        block = None if self._block is None else (self._block.start, self._block.stop)
+        return self.recompute, self.refresh_every, block, self._age, self._length
+
+    @property
+    def rows(self) -> int:
+        """How many rows it holds; 0 before the first forward of a block."""
+        return len(self.stored[0][0]) if self._age and self.stored else 0
+
+    @staticmethod
+    def join(parts: Sequence[tuple[BlockCache, int]]) -> BlockCache:
+        """Copy some rows of caches in the same state into one cache."""
+        first = parts[0][0]
+        joined = BlockCache(first.recompute, refresh_every=first.refresh_every)
+        joined._block, joined._age, joined._length = first._block, first._age, first._length
+        if not first._outdated:
+            for layer in first.stored:
+                rows = [[side[row : row + 1] for side in cache.stored[layer]] for cache, row in parts]
+                keys, values = (torch.cat(side) for side in zip(*rows, strict=True))
+                joined.stored[layer] = keys, values
+        return joined
 
     def start_block(self, block: slice) -> None:
         """Decoding moves on to these columns; the next forward runs the whole canvas."""

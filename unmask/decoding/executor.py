@@ -19,7 +19,7 @@ from unmask.decoding.draw import NoiseSource, RowNoise
 from unmask.decoding.observe import Context, Outcome, Scene, decide, fill
 from unmask.decoding.options import Options
 from unmask.decoding.plan import Block
-from unmask.decoding.rows import Rows
+from unmask.decoding.rows import History, Rows, Written
 from unmask.decoding.summary import summarize
 from unmask.decoding.turns import Todo, Turn
 from unmask.types import Cache, HeadedLM, MaskedLM, Origin, Prediction, Sampler
@@ -79,12 +79,14 @@ class Executor:
         assert rows.prediction is not None, "the first turn of a run has fresh rows"
         return rows.prediction
 
-    def decide(self, rows: Rows, turn: Turn, prediction: Prediction) -> Outcome:
+    def decide(
+        self, turn: Turn, prediction: Prediction, history: History, written: Written | None
+    ) -> Outcome:
         """Ask the sampler which positions to commit; a leftover fill commits all of them."""
-        scene = self.scene(turn, rows.written(turn.window))
+        scene = self.scene(turn, written)
         if turn.leftover:
             return fill(prediction, scene)
-        return decide(self.sampler, prediction, rows.history, scene, self.context)
+        return decide(self.sampler, prediction, history, scene, self.context)
 
     @property
     def eos_ids(self) -> tuple[int, ...]:
@@ -96,7 +98,7 @@ class Executor:
         """Whether an unchanged row needs no new forward."""
         return self.options.reuse and self.model.info.deterministic
 
-    def scene(self, turn: Turn, written: tuple[Tensor, Tensor] | None) -> Scene:
+    def scene(self, turn: Turn, written: Written | None) -> Scene:
         """Return the rows of a turn as the sampler meets them, with their random numbers."""
         todo, width = turn.todo, turn.window.stop - turn.window.start
         draws = noise = None
@@ -144,27 +146,25 @@ class Executor:
 
     def read(self, output: Tensor, bans: Bans) -> Prediction:
         """Summarize the output of a forward. `bans` are those of its rows and columns."""
-        model, head = self.model, self.head
-        if head is None or not has_head(model):
-            return self.summarize(output, bans)
-        if self.keeps_logits(head):
-            return self.summarize(model.logits(output), bans)
-        size = max(1, MAX_LOGITS // (model.info.vocab_size * output.shape[1]))
+        top_k = self.sampler.needs.top_k
+        if self.head is None or self.keeps_logits(self.head):
+            return summarize(self.logits(output, bans), top_k)
+        size = max(1, MAX_LOGITS // (self.model.info.vocab_size * output.shape[1]))
         parts = []
         for rows in (slice(first, first + size) for first in range(0, len(output), size)):
-            part = self.summarize(model.logits(output[rows]), bans.take(rows))
-            parts.append(part.without_logits())
-        return replace(Prediction.join(parts), origin=Origin(output, head))
+            logits = self.logits(output[rows], bans.take(rows))
+            parts.append(summarize(logits, top_k).without_logits())
+        return replace(Prediction.join(parts), origin=Origin(output, self.head))
+
+    def logits(self, output: Tensor, bans: Bans) -> Tensor:
+        """Return the logits [B, W, V] of a forward's output, with no chance for banned tokens."""
+        return bans.apply(self.model.logits(output) if has_head(self.model) else output)
 
     def keeps_logits(self, head: Tensor) -> bool:
         """Whether the sampler needs more logits than can be computed again from hidden states."""
         needs, (vocabulary, size) = self.sampler.needs, head.shape
         few = needs.recall and not needs.logits and needs.top_k * size < vocabulary
         return not few or not self.options.selection.greedy
-
-    def summarize(self, logits: Tensor, bans: Bans) -> Prediction:
-        """Apply the bans to logits [B, W, V] and keep the best candidates."""
-        return summarize(bans.apply(logits), self.sampler.needs.top_k)
 
 
 MakeExecutor: TypeAlias = Callable[..., Executor]

@@ -1,4 +1,4 @@
-"""Classifier-free guidance as LLaDA has it: a second row with everything given masked out."""
+"""Classifier-free guidance as in LLaDA: a second row with everything given masked out."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from unmask.types import Cache, MaskedLM, ModelInfo
 
 @dataclass(frozen=True, slots=True)
 class Guided:
-    """Logits u + (scale + 1)(c - u): c with, u without what the canvas gave at the start."""
+    """A model with logits u + (scale + 1)(c - u): c sees the given tokens, u does not."""
 
     model: MaskedLM
-    scale: float
+    scale: float | Tensor  # or one per row, [B, 1, 1]
     given: Tensor  # [B, N] bool
 
     @staticmethod
     def on(model: MaskedLM, canvas: Canvas, scale: float) -> Guided:
-        """Guidance towards everything that `canvas` holds now."""
+        """Guide a model towards everything that `canvas` holds now."""
         finite("guidance", scale)
         return Guided(model, scale, canvas.tokens != canvas.mask_id)
 
@@ -37,9 +37,9 @@ class Guided:
         return guide(seeing, unseeing, self.scale)
 
 
-def guide(seeing: Tensor, unseeing: Tensor, scale: float) -> Tensor:
-    """Logits moved away from what the model says without the given tokens."""
-    # where a side rules a token out there is no difference to follow
+def guide(seeing: Tensor, unseeing: Tensor, scale: float | Tensor) -> Tensor:
+    """Move logits away from the prediction without the given tokens."""
+    # if one side rules a token out, there is no difference to follow
     ruled_out = (seeing == -torch.inf) | (unseeing == -torch.inf)
     difference = (seeing - unseeing).masked_fill_(ruled_out, 0)
     return difference.mul_(scale).add_(seeing)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,6 +17,13 @@ if TYPE_CHECKING:
     from unmask.decoding.turns import Turn
 
 Stop = Callable[[Tensor], Tensor]  # tokens [B, N] -> rows [B] bool that need no more steps, for good
+
+
+class Written(NamedTuple):
+    """What a window holds."""
+
+    tokens: Tensor  # [B, W]
+    revocable: Tensor  # [B, W] bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,12 +87,12 @@ class Rows:
         if not self.needs.span:
             self.history = History()
 
-    def written(self, window: slice) -> tuple[Tensor, Tensor] | None:
-        """Return the window's tokens and which of them may be revoked, [B, W] each, if the sampler asks."""
+    def written(self, window: slice) -> Written | None:
+        """Return what the window holds, if the sampler may revoke some of it."""
         if self.given is None:
             return None
         tokens = self.canvas.tokens[:, window]
-        return tokens, ~self.given[:, window] & (tokens != self.canvas.mask_id)
+        return Written(tokens, ~self.given[:, window] & (tokens != self.canvas.mask_id))
 
     def commit(self, turn: Turn, prediction: Prediction, outcome: Outcome) -> Step:
         """Write a decision to the canvas, remember it, and return the step."""

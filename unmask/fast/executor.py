@@ -17,7 +17,7 @@ from torch import Tensor
 from unmask.decoding.executor import Executor, inside, left_to_do, raise_if_broken
 from unmask.decoding.observe import Outcome, decide
 from unmask.decoding.plan import Block, Clock
-from unmask.decoding.rows import Rows
+from unmask.decoding.rows import History, Rows, Written
 from unmask.decoding.turns import Todo, Turn
 from unmask.fast.graphs import GraphRunner, Pending
 from unmask.types import Prediction
@@ -83,15 +83,17 @@ class GraphExecutor(Executor):
 
         return wait
 
-    def decide(self, rows: Rows, turn: Turn, prediction: Prediction) -> Outcome:
+    def decide(
+        self, turn: Turn, prediction: Prediction, history: History, written: Written | None
+    ) -> Outcome:
         """Ask the sampler, in compiled kernels unless it draws: random streams belong to the host."""
         drawn = self.sampler.needs.noise or not self.options.selection.greedy
         if not self.compiled or drawn or turn.leftover:
-            return Executor.decide(self, rows, turn, prediction)
-        scene = self.scene(turn, rows.written(turn.window))
+            return Executor.decide(self, turn, prediction, history, written)
+        scene = self.scene(turn, written)
         if isinstance(scene.clock, Clock):  # Python numbers would be compiled in
             scene = scene._replace(clock=upload(scene.clock, turn.started.device))
-        return maybe_compile(decide, when=True)(self.sampler, prediction, rows.history, scene, self.context)
+        return maybe_compile(decide, when=True)(self.sampler, prediction, history, scene, self.context)
 
 
 def _left_to_do(

@@ -230,7 +230,7 @@ class Service:
 
     def _drafts(self, job: Job) -> Drafts:
         model = self._engine.model
-        return Drafts(job.work, tokenizer_of(model), model.info.eos_ids)
+        return Drafts(job.request, tokenizer_of(model), model.info.eos_ids)
 
     async def _submit(self, asked: Common, submit: Submit) -> Job:
         """Hand a request to the engine; a thread encodes it, or a long prompt would hold up everybody."""

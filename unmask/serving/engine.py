@@ -10,20 +10,29 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
 from time import perf_counter
 from types import TracebackType
+from typing import TypeVar
 
-from torch import Tensor
-
+from unmask.decoding.observe import Outcome
 from unmask.errors import whole
-from unmask.serving.batch import Group, by_length, read_rulings, run_model
 from unmask.serving.errors import Closing, DeadlineExceeded, QueueFull, RequestFailed
-from unmask.serving.job import Job
+from unmask.serving.job import Job, Snapshot
 from unmask.serving.limits import Limits
+from unmask.serving.look import look
 from unmask.serving.monitor import Monitor, NoMonitor, Tick
-from unmask.serving.row import Key, Row
-from unmask.serving.work import Work, continue_text, fill_gaps
+from unmask.serving.request import Request, RunningRequest, infill_request, text_request
+from unmask.serving.scheduler import (
+    Decided,
+    decide,
+    decide_groups,
+    forward_groups,
+    read_outcomes,
+    run_forward,
+)
 from unmask.text.config import GenerationConfig
 from unmask.text.generate import DEFAULT_CONFIG, DEFAULT_SAMPLER
 from unmask.text.prompts import Prompt, TextModel, device_of
@@ -33,6 +42,7 @@ log = logging.getLogger(__name__)
 DEFAULT_LIMITS = Limits()
 SMOOTHING = 0.1  # weight of the newest request in the mean time that a request takes
 LONGEST_RETRY = 60  # seconds
+Result = TypeVar("Result")
 
 
 class Engine:
@@ -52,7 +62,7 @@ class Engine:
         self.monitor: Monitor = NoMonitor() if monitor is None else monitor
         self._device = device_of(model)
         self._waiting: deque[Job] = deque()
-        self._rows: list[Row] = []
+        self._running: list[RunningRequest] = []
         self._lock = threading.Condition()  # of _waiting and of the two flags
         self._draining = False
         self._stopped = False
@@ -96,7 +106,7 @@ class Engine:
 
     @property
     def running(self) -> int:
-        return len(self._rows)
+        return len(self._running)
 
     def submit(
         self,
@@ -112,8 +122,8 @@ class Engine:
         With `candidates`, the job keeps what every step saw, and so many candidates per position.
         """
         self._check_open()
-        work = continue_text(self.model, prompt, sampler, config, self.limits)
-        return self._enqueue(work, deadline, candidates)
+        request = text_request(self.model, prompt, sampler, config, self.limits)
+        return self._enqueue(request, deadline, candidates)
 
     def submit_infill(
         self,
@@ -126,12 +136,12 @@ class Engine:
     ) -> Job:
         """Have the gaps of a text filled as `unmask.infill` would."""
         self._check_open()
-        work = fill_gaps(self.model, text, sampler, config, self.limits)
-        return self._enqueue(work, deadline, candidates)
+        request = infill_request(self.model, text, sampler, config, self.limits)
+        return self._enqueue(request, deadline, candidates)
 
-    def _enqueue(self, work: Work, deadline: float | None, candidates: int) -> Job:
+    def _enqueue(self, request: Request, deadline: float | None, candidates: int) -> Job:
         whole("candidates", candidates, 0)
-        job = Job(work, self.limits.time_left(deadline), candidates)
+        job = Job(request, self.limits.time_left(deadline), candidates)
         with self._lock:
             self._check_open()
             self._waiting.append(job)
@@ -143,7 +153,7 @@ class Engine:
         """Refuse before any work is done on a request."""
         if self._draining:
             raise Closing
-        free = max(0, self.limits.max_rows - len(self._rows))
+        free = max(0, self.limits.max_rows - len(self._running))
         if len(self._waiting) >= self.limits.max_queue + free:
             raise QueueFull(len(self._waiting), self._retry_after())
 
@@ -156,61 +166,62 @@ class Engine:
 
     def _run(self) -> None:
         while self._admit():
-            if not self._rows:
+            if not self._running:
                 continue
             try:
                 self._step()
             except Exception as error:
                 log.exception("a step failed")
-                self._fail([row.job for row in self._rows], error)
-            self._rows = [row for row in self._rows if not self._settle(row)]
-        for job in (*(row.job for row in self._rows), *self._waiting):
+                self._fail([request.job for request in self._running], error)
+            self._running = [request for request in self._running if not self._settle(request)]
+        for job in (*(request.job for request in self._running), *self._waiting):
             job.finish(Closing())
-        self._rows, self._waiting = [], deque()
+        self._running, self._waiting = [], deque()
 
     def _admit(self) -> bool:
         """Let requests in as far as they fit; wait for one if there is nothing to do. False: all is over."""
         with self._lock:
-            while not (self._waiting or self._rows or self._draining):
+            while not (self._waiting or self._running or self._draining):
                 self._lock.wait()
-            if self._stopped or not (self._waiting or self._rows):
+            if self._stopped or not (self._waiting or self._running):
                 return False
-            self._waiting = deque(job for job in self._waiting if not self._gone(job))
-            while self._waiting and self._has_room(self._waiting[0].work):
+            self._waiting = deque(job for job in self._waiting if not self._is_finished(job))
+            while self._waiting and self._has_room(self._waiting[0].request):
                 self._start(self._waiting.popleft())
             return True
 
-    def _has_room(self, work: Work) -> bool:
-        lanes = sum(row.work.lanes for row in self._rows) + work.lanes
-        longest = max([work.length, *(row.work.length for row in self._rows)])
-        return self.limits.fits(lanes, longest)
+    def _has_room(self, request: Request) -> bool:
+        requests = [request, *(each.request for each in self._running)]
+        rows = sum(each.num_rows for each in requests)
+        return self.limits.fits(rows, max(each.length for each in requests))
 
     def _start(self, job: Job) -> None:
         job.admitted = perf_counter()
         try:
-            self._rows.append(Row(job, self.model.info))
+            self._running.append(RunningRequest(job, self.model.info))
         except Exception as error:
             log.exception("a request could not be started", extra={"job": job.id})
             self._fail([job], error)
 
-    def _settle(self, row: Row) -> bool:
-        """Hand over what is done; True: the row leaves."""
-        if self._gone(row.job):
+    def _settle(self, request: RunningRequest) -> bool:
+        """Hand over the answer of a request that is done; return whether it leaves."""
+        job = request.job
+        if self._is_finished(job):
             return True
-        if row.turn is not None:
+        if not request.is_done:
             return False
         try:
-            answered = row.job.finish(row.answer())
+            answered = job.finish(request.answer())
         except Exception as error:
-            log.exception("an answer could not be read", extra={"job": row.job.id})
-            self._fail([row.job], error)
+            log.exception("an answer could not be read", extra={"job": job.id})
+            self._fail([job], error)
             return True
-        self._mean_seconds += SMOOTHING * (perf_counter() - row.since - self._mean_seconds)
-        self.monitor.left(row.job, "answered" if answered else "cancelled")
+        self._mean_seconds += SMOOTHING * (perf_counter() - request.since - self._mean_seconds)
+        self.monitor.left(job, "answered" if answered else "cancelled")
         return True
 
-    def _gone(self, job: Job) -> bool:
-        """Whether it failed, nobody waits for it any more, or its time is over."""
+    def _is_finished(self, job: Job) -> bool:
+        """Whether a job has failed, was cancelled, or is past its deadline."""
         if job.future.cancelled():
             self.monitor.left(job, "cancelled")
             return True
@@ -231,102 +242,71 @@ class Engine:
                 self.monitor.left(job, "failed")
 
     def _step(self) -> None:
-        """One reverse step of every row."""
+        """Take one reverse step of every request: predict, decide, commit."""
         began = perf_counter()
-        asking = [row for row in self._rows if row.next.view.forward]
-        evaluations = self._forward(asking)
-        live = [row for row in self._rows if not row.job.future.done()]
-        groups = [group for rows in by_key(live) for group in self._gather(rows)]
-        steps = self._take(groups)
+        fresh = [request for request in self._running if request.is_fresh]
+        groups = forward_groups(self.model, fresh, alone=self.exact)
+        evaluations = sum(len(self._isolate(self._predict, group)) for group in groups)
+        live = [request for request in self._running if not request.job.future.done()]
+        decided = [part for group in decide_groups(live) for part in self._isolate(self._decide, group)]
+        outcomes = read_outcomes(decided) if decided else []
+        steps = [step for part in zip(decided, outcomes, strict=True) for step in self._commit(*part)]
         self.monitor.stepped(
             Tick(
                 rows=len(live),
                 waiting=len(self._waiting),
                 seconds=perf_counter() - began,
                 evaluations=evaluations,
-                forwards=len(asking),
+                forwards=len(fresh),
                 **committed(steps),
             )
         )
 
-    def _forward(self, rows: Sequence[Row]) -> int:
-        """Run the model on rows of like length together, or on each alone; how often it ran."""
-        groups = [[row] for row in rows] if self.exact else by_length(rows)
-        return sum(self._run_model(group) for group in groups)
+    def _predict(self, requests: Sequence[RunningRequest]) -> None:
+        run_forward(self.model, requests, self._device)
 
-    def _run_model(self, rows: Sequence[Row]) -> int:
-        """Run the model on all rows at once; if that fails, on each alone. How often it ran."""
-        try:
-            run_model(self.model, rows, self._device)
-        except Exception as error:
-            log.exception("a forward failed", extra={"jobs": [row.job.id for row in rows]})
-            if len(rows) == 1:
-                self._fail([rows[0].job], error)
-                return 1
-        else:
-            return 1
-        return 1 + sum(self._run_model([row]) for row in rows)
+    def _decide(self, requests: Sequence[RunningRequest]) -> Decided:
+        return decide(self.model, requests, self._device)
 
-    def _gather(self, rows: list[Row]) -> list[Group]:
-        """A group of these rows; if that fails, each row is its own."""
+    def _commit(self, decided: Decided, outcomes: Sequence[Outcome]) -> Iterator[Step]:
+        """Commit a decision row by row; yield the steps."""
+        for row, (request, outcome) in enumerate(zip(decided.requests, outcomes, strict=True)):
+            commit = partial(self._commit_row, decided, row, outcome)
+            yield from self._isolate(commit, [request])
+
+    def _commit_row(
+        self, decided: Decided, row: int, outcome: Outcome, requests: Sequence[RunningRequest]
+    ) -> Step:
+        [request] = requests
+        job, block = request.job, request.turn.number
+        if job.candidates:
+            seen = replace(decided.prediction, logits=decided.logits)
+            request.look = look(seen, decided.decision, row, candidates=job.candidates, before=request.look)
+        step = request.commit(decided.prediction.take(slice(row, row + 1)), outcome)
+        if job.is_watched:
+            shown = (None, None) if request.look is None else (step, request.look)
+            job.publish(Snapshot(step.index, step.tokens[0], step.window, step.drawn[0], *shown))
+        if not request.is_done and request.turn.number != block and not request.rows.needs.span:
+            request.look = None  # a new block starts a new history
+        return step
+
+    def _isolate(
+        self, work: Callable[[Sequence[RunningRequest]], Result], requests: Sequence[RunningRequest]
+    ) -> list[Result]:
+        """Do some work on all requests; if that fails, on each alone, and end those that fail again."""
         try:
-            return [Group(rows, self.model.info, self._device)]
+            return [work(requests)]
         except Exception as error:
-            log.exception("logits could not be read", extra={"jobs": [row.job.id for row in rows]})
-            if len(rows) == 1:
-                self._fail([rows[0].job], error)
+            log.exception("a step failed", extra={"jobs": [request.job.id for request in requests]})
+            if len(requests) == 1:
+                self._fail([requests[0].job], error)
                 return []
-        return [group for row in rows for group in self._gather([row])]
-
-    def _take(self, groups: Sequence[Group]) -> list[Step]:
-        """Decide for every group and let its rows move on."""
-        decided = [part for group in groups for part in self._decide(group)]
-        if not decided:
-            return []
-        steps = []
-        read = read_rulings([packed for *_, packed in decided])
-        for (group, rows, _), rulings in zip(decided, read, strict=True):
-            for row, ruling in zip(rows, rulings, strict=True):
-                try:
-                    steps.append(row.take(ruling))
-                except Exception as error:
-                    log.exception("a step could not be taken", extra={"job": row.job.id})
-                    self._fail([row.job], error)
-                else:
-                    group.keep(row)
-        return steps
-
-    def _decide(self, group: Group) -> list[tuple[Group, list[Row], Tensor]]:
-        """The packed decision on a group; if the sampler fails, on each row alone."""
-        try:
-            return [(group, group.rows, group.decide())]
-        except Exception as error:
-            jobs = [row.job.id for row in group.rows]
-            log.exception("a sampler failed", extra={"jobs": jobs})
-            if len(group.rows) == 1:
-                self._fail([group.rows[0].job], error)
-                return []
-        decided = []
-        for row in group.rows:
-            try:
-                decided.append((group, [row], group.decide_alone(row)))
-            except Exception as error:
-                log.exception("a sampler failed", extra={"job": row.job.id})
-                self._fail([row.job], error)
-        return decided
+        return [result for request in requests for result in self._isolate(work, [request])]
 
 
 def exact_costs_little(model: TextModel) -> bool:
     """Whether rows are nearly as fast alone as together: on a CPU, where time goes with the tokens."""
     return device_of(model).type == "cpu"
-
-
-def by_key(rows: Iterable[Row]) -> list[list[Row]]:
-    """Rows that can be decided together."""
-    groups: dict[Key, list[Row]] = {}
-    for row in rows:
-        groups.setdefault(row.key, []).append(row)
-    return list(groups.values())
 
 
 def committed(steps: Iterable[Step]) -> dict[str, int]:

@@ -45,7 +45,7 @@ async def events(
     job: Job, reply: Reply, drafts: Drafts | None, *, usage: bool, heartbeat: float
 ) -> AsyncIterator[bytes]:
     """The events of one answer: its final text as it grows, drafts between, and what it took."""
-    wakeup, text, over, sent = Wakeup(), reader(job.work), False, perf_counter()
+    wakeup, text, over, sent = Wakeup(), reader(job.request), False, perf_counter()
     job.listen(wakeup.set)
     if opening := reply.opening():
         yield data(opening)

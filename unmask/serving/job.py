@@ -13,7 +13,7 @@ from uuid import uuid4
 from torch import Tensor
 
 from unmask.serving.look import Look
-from unmask.serving.work import Work
+from unmask.serving.request import Request
 from unmask.text.generate import Generation
 from unmask.text.infill import Infilling
 from unmask.types import Step
@@ -41,7 +41,7 @@ class Job:
     position, snapshots say more, and some of them wait for the reader.
     """
 
-    work: Work
+    request: Request
     seconds: float | None = None  # from arrival to answer
     candidates: int = 0
     id: str = field(default_factory=lambda: uuid4().hex)

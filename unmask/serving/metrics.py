@@ -74,7 +74,7 @@ class Metrics:
         self._jobs.labels(outcome).inc()
         self._queue_seconds.observe(job.queue_seconds)
         if outcome == "answered":
-            self._tokens.labels("prompt").inc(job.work.prompt_tokens)
+            self._tokens.labels("prompt").inc(job.request.prompt_tokens)
             self._tokens.labels("new").inc(new_tokens(job.result()))
 
     def requested(self, path: str, status: int, seconds: float) -> None:

@@ -12,11 +12,11 @@ from torch import Tensor
 
 from unmask.serving.job import Snapshot
 from unmask.serving.look import Look
-from unmask.serving.work import Work
+from unmask.serving.request import Request
 from unmask.text.end_of_text import REPLACEMENT
 from unmask.text.gaps import Gap
-from unmask.text.generate import Batch
-from unmask.text.infill import Filling
+from unmask.text.generate import Prepared
+from unmask.text.infill import PreparedInfill
 from unmask.text.prompts import TextTokenizer, tokenizer_of
 from unmask.text.stream import FinalText
 from unmask.types import Step
@@ -37,17 +37,17 @@ class Reader(Protocol):
         ...
 
 
-def reader(work: Work) -> Reader:
+def reader(request: Request) -> Reader:
     """The reader of a request's canvas."""
-    if isinstance(work.source, Batch):
-        return _Continued(work.source)
-    return _Filled(work.source)
+    if isinstance(request.source, Prepared):
+        return _Continued(request.source)
+    return _Filled(request.source)
 
 
 class _Continued:
     """Reads what follows a prompt."""
 
-    def __init__(self, batch: Batch) -> None:
+    def __init__(self, batch: Prepared) -> None:
         self._start = batch.canvas.start
         self._final = FinalText(batch.ending)
 
@@ -62,7 +62,7 @@ class _Continued:
 class _Filled:
     """Reads a text with gaps up to the first gap that is not filled."""
 
-    def __init__(self, filling: Filling) -> None:
+    def __init__(self, filling: PreparedInfill) -> None:
         self.sent = 0
         self._sheet = filling.sheet
         self._mask_id = filling.canvas.mask_id
@@ -91,12 +91,12 @@ class _Filled:
 class Drafts:
     """What every position holds: given, final, committed, end, or masked, where the text is a guess."""
 
-    def __init__(self, work: Work, tokenizer: TextTokenizer, eos_ids: tuple[int, ...]) -> None:
-        self._given = work.given.tolist()
+    def __init__(self, request: Request, tokenizer: TextTokenizer, eos_ids: tuple[int, ...]) -> None:
+        self._given = (request.run.canvas.tokens[0] != request.run.canvas.mask_id).tolist()
         # what a prompt says is known; a text with gaps is shown as a whole
-        self._start = work.canvas.start if isinstance(work.source, Batch) else 0
-        self._mask_id = work.canvas.mask_id
-        self._ends = work.ends or eos_ids
+        self._start = request.run.canvas.start if isinstance(request.source, Prepared) else 0
+        self._mask_id = request.run.canvas.mask_id
+        self._ends = request.run.bans.ends or eos_ids
         self._text = lru_cache(maxsize=4096)(lambda token: tokenizer.decode([token]))
 
     def read(self, snapshot: Snapshot) -> dict[str, Any]:

@@ -95,7 +95,7 @@ def finish(answer: Answer) -> str:
 
 def usage(job: Job, answer: Answer) -> dict[str, int]:
     """Tokens in and out."""
-    prompt = job.work.prompt_tokens
+    prompt = job.request.prompt_tokens
     written = new_tokens(answer)
     return {"prompt_tokens": prompt, "completion_tokens": written, "total_tokens": prompt + written}
 

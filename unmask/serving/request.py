@@ -1,0 +1,218 @@
+"""A request, from the text of its sender to a row that is being decoded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+from time import perf_counter
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor
+
+from unmask.decoding.bans import Bans
+from unmask.decoding.cache import BlockCache
+from unmask.decoding.checks import check_run
+from unmask.decoding.draw import RowNoise
+from unmask.decoding.executor import remaining
+from unmask.decoding.observe import Outcome
+from unmask.decoding.options import Options
+from unmask.decoding.result import Counter, Result
+from unmask.decoding.rows import Rows
+from unmask.decoding.turns import Turn, turns
+from unmask.serving.limits import Limits
+from unmask.text.config import GenerationConfig
+from unmask.text.gaps import read_gaps
+from unmask.text.generate import Generation, Prepared, Run, prepare
+from unmask.text.infill import Infilling, PreparedInfill, prepare_infill
+from unmask.text.prompts import Prompt, TextModel
+from unmask.types import ModelInfo, Prediction, Sampler, Step
+
+if TYPE_CHECKING:
+    from unmask.serving.job import Job
+    from unmask.serving.look import Look
+
+ONE_ROW = torch.ones(1, dtype=torch.bool)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One row to decode, and the way back to text."""
+
+    source: Prepared | PreparedInfill
+    run: Run  # its canvas and bans are on the CPU
+    prompt_tokens: int
+    eos_ids: tuple[int, ...]  # end the text
+
+    @property
+    def length(self) -> int:
+        """Columns of the canvas."""
+        return self.run.canvas.tokens.shape[1]
+
+    @property
+    def num_rows(self) -> int:
+        """Rows that it takes in a forward."""
+        return 2 if self.run.guidance else 1
+
+    def report(self, result: Result, *, since: float) -> Generation | Infilling:
+        """Return the answer of a decoded canvas."""
+        if isinstance(self.source, PreparedInfill):
+            return self.source.report(result, since=since)
+        [generation] = self.source.report(result, since=since)
+        return generation
+
+
+def text_request(
+    model: TextModel, prompt: Prompt, sampler: Sampler, config: GenerationConfig, limits: Limits
+) -> Request:
+    """Return the request to answer a prompt, as `unmask.generate` would; raise if it must be refused."""
+    limits.check_config(config)
+    prepared = prepare(model, [prompt], sampler, config)
+    return _checked(prepared, limits, prepared.prompt_tokens[0], prepared.eos_ids)
+
+
+def infill_request(
+    model: TextModel, text: str, sampler: Sampler, config: GenerationConfig, limits: Limits
+) -> Request:
+    """Return the request to fill the gaps of a text, as `unmask.infill` would."""
+    limits.check_config(config)
+    parts = read_gaps(text)
+    limits.check_gaps(parts)
+    prepared = prepare_infill(model, parts, sampler, config)
+    given = int((prepared.canvas.tokens != prepared.canvas.mask_id).sum())
+    return _checked(prepared, limits, given, ())
+
+
+def _checked(
+    source: Prepared | PreparedInfill, limits: Limits, prompt_tokens: int, eos_ids: tuple[int, ...]
+) -> Request:
+    run = source.run
+    _check_hashable(run.sampler)
+    closed = run.bans.closed
+    on_cpu = replace(
+        run,
+        canvas=run.canvas.to("cpu"),
+        bans=run.bans if closed is None else replace(run.bans, closed=closed.cpu()),
+    )
+    request = Request(source=source, run=on_cpu, prompt_tokens=prompt_tokens, eos_ids=eos_ids)
+    limits.check_size(prompt_tokens, request.length, request.num_rows)
+    check_run(run.model, on_cpu.canvas, run.sampler, run.plan, run.options, on_cpu.bans)
+    return request
+
+
+def _check_hashable(sampler: Sampler) -> None:
+    """Raise if samplers cannot be compared: rows of equal samplers are decided together."""
+    try:
+        hash(sampler)
+    except TypeError:
+        raise ValueError(
+            f"sampler must be hashable to be served, got {type(sampler).__name__}; make it a frozen "
+            "dataclass whose fields are numbers, strings and tuples"
+        ) from None
+
+
+class GroupKey(NamedTuple):
+    """What rows must have in common to be decided together."""
+
+    sampler: Sampler
+    options: Options
+    blockwise: bool
+    guided: bool
+    banned: tuple[tuple[int, ...], tuple[int, ...], bool]
+    width: int
+    leftover: bool
+    history: tuple[int, bool, bool]
+
+
+class RunningRequest:
+    """A request on its way: its state, and the turn that it takes next."""
+
+    def __init__(self, job: Job, info: ModelInfo) -> None:
+        run = job.request.run
+        self.job = job
+        self.request = job.request
+        self.run = run
+        self.look: Look | None = None  # what its sender was shown of the last step
+        self.since = perf_counter()
+        self.output: Tensor | None = None  # [W, D] or [W, V], of its last forward
+        self.cache = run.cache
+        self.cache_row = 0  # its row in `cache`, which it may share with others
+        self.rows = Rows(run.canvas, run.sampler.needs, run.stop)
+        self.given = run.canvas.tokens[0] != run.canvas.mask_id
+        eos_ids = info.eos_ids if run.options.stop_at_eos else ()
+        reuse = run.options.reuse and info.deterministic
+        self._turns = turns(
+            self.rows,
+            run.plan,
+            partial(remaining, eos_ids=eos_ids, reuse=reuse),
+            schedule=run.options.schedule or info.schedule,
+            fill_leftovers=run.options.fill_leftovers,
+        )
+        self._noise = RowNoise(run.seeds)
+        self._draws: list[Tensor] = []  # of this turn
+        self._counter = Counter(run.canvas)
+        self._next: Turn | None = None
+        self._advance()
+
+    def _advance(self) -> None:
+        last, self._next = self._next, next(self._turns, None)
+        new_block = self._next is not None and (last is None or last.number != self._next.number)
+        if self._next is not None and new_block and self.run.cache is not None:
+            fresh = self.run.cache
+            self.cache = BlockCache(fresh.recompute, refresh_every=fresh.refresh_every)
+            self.cache.start_block(self._next.block.columns)
+            self.cache_row = 0
+
+    @property
+    def is_done(self) -> bool:
+        return self._next is None
+
+    @property
+    def turn(self) -> Turn:
+        """The turn to be taken."""
+        assert self._next is not None, "the request is done"
+        return self._next
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether its canvas changed since its last forward."""
+        return self.turn.todo.num_fresh > 0
+
+    @property
+    def bans(self) -> Bans:
+        """The bans of its window, [1, W]."""
+        return self.run.bans.within(self.turn.window)
+
+    @property
+    def key(self) -> GroupKey:
+        """Requests with the same key can be decided together."""
+        run, history, window = self.run, self.rows.history, self.turn.window
+        return GroupKey(
+            sampler=run.sampler,
+            options=run.options,
+            blockwise=run.plan.blockwise,
+            guided=run.guidance > 0,
+            banned=(run.bans.ids, run.bans.ends, run.bans.closed is None),
+            width=window.stop - window.start,
+            leftover=self.turn.leftover,
+            history=(len(history.past), history.seen is None, history.carry is None),
+        )
+
+    def draw(self, number: int) -> Tensor:
+        """Return the `number`-th random numbers of this turn, [1, W]; asked again, the same."""
+        window = self.turn.window
+        while len(self._draws) <= number:
+            self._draws.append(self._noise(ONE_ROW, window.stop - window.start))
+        return self._draws[number]
+
+    def commit(self, prediction: Prediction, outcome: Outcome) -> Step:
+        """Commit what was decided and move on to the next turn; raises on broken logits."""
+        step = self.rows.commit(self.turn, prediction, outcome)
+        self._advance()
+        self._draws = []
+        self._counter.add(step)
+        return step
+
+    def answer(self) -> Generation | Infilling:
+        """Return the answer, once no turn is left."""
+        return self.request.report(self._counter.result(self.request.eos_ids), since=self.since)

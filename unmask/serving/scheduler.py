@@ -1,0 +1,214 @@
+"""Which requests share a forward, which share a decision, and how a shared decision is taken apart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from unmask.decoding.bans import Bans
+from unmask.decoding.cache import BlockCache
+from unmask.decoding.canvas import Canvas
+from unmask.decoding.executor import executor_for, run_model
+from unmask.decoding.guidance import Guided
+from unmask.decoding.observe import Outcome
+from unmask.decoding.rows import History, Written
+from unmask.decoding.turns import Turn
+from unmask.serving.request import RunningRequest
+from unmask.types import Decision, MaskedLM, Prediction
+
+MIN_LENGTH = 0.75  # of the longest row of a forward, to which all are padded
+
+
+def forward_groups(
+    model: MaskedLM, requests: Sequence[RunningRequest], *, alone: bool
+) -> list[list[RunningRequest]]:
+    """Group requests that are worth one forward.
+
+    Rows are of like length, as all are padded to the longest. Rows with a cache are of equal length and run
+    the same columns. Guided rows, which run twice, share a forward with each other.
+    """
+    if alone:
+        return [[request] for request in requests]
+    groups: list[list[RunningRequest]] = []
+    kinds: dict[object, list[RunningRequest]] = {}
+    for request in requests:
+        kinds.setdefault(_kind(model, request), []).append(request)
+    for kind in kinds.values():
+        longest = 0
+        for request in sorted(kind, key=lambda request: request.request.length, reverse=True):
+            if longest and request.request.length >= MIN_LENGTH * longest:
+                groups[-1].append(request)
+            else:
+                longest = request.request.length
+                groups.append([request])
+    return groups
+
+
+def _kind(model: MaskedLM, request: RunningRequest) -> object:
+    """What requests must have in common to share a forward at all."""
+    guided, cache = request.run.guidance > 0, request.cache
+    if cache is None:
+        return guided
+    predicting: Callable[[slice], slice] = getattr(model, "predicting", lambda window: window)
+    need, length = predicting(request.turn.window), request.request.length
+    columns = cache.columns(need, length)
+    return guided, length, columns.start, columns.stop, need.start, need.stop, cache.state
+
+
+def decide_groups(requests: Iterable[RunningRequest]) -> list[list[RunningRequest]]:
+    """Group requests that can be decided together."""
+    groups: dict[object, list[RunningRequest]] = {}
+    for request in requests:
+        groups.setdefault(request.key, []).append(request)
+    return list(groups.values())
+
+
+def padded(requests: Sequence[RunningRequest], model: MaskedLM) -> list[RunningRequest]:
+    """Repeat the last request up to a power of two, if every size of a batch must be compiled."""
+    if getattr(model, "runner", None) is None:
+        return list(requests)
+    size = 1 << (len(requests) - 1).bit_length()
+    return [*requests, *[requests[-1]] * (size - len(requests))]
+
+
+@torch.no_grad()
+def run_forward(model: MaskedLM, requests: Sequence[RunningRequest], device: torch.device) -> None:
+    """Run the model once on all requests; each takes the output of its window."""
+    rows = padded(requests, model)
+    canvas, shifts = _join_canvases(rows, model.info.pad_id, device)
+    windows = [
+        slice(row.turn.window.start + shift, row.turn.window.stop + shift)
+        for row, shift in zip(rows, shifts, strict=True)
+    ]
+    window = slice(min(each.start for each in windows), max(each.stop for each in windows))
+    cache = _join_caches(rows)
+    if rows[0].run.guidance:
+        scale = torch.tensor([row.run.guidance for row in rows], device=device)[:, None, None]
+        given = torch.zeros_like(canvas.tokens, dtype=torch.bool)
+        for i, (row, shift) in enumerate(zip(rows, shifts, strict=True)):
+            given[i, shift:] = row.given
+        model = Guided(model, scale, given)
+    output = run_model(model, canvas, window, cache)
+    for request, each, own in zip(requests, output, windows, strict=False):
+        request.output = each[own.start - window.start : own.stop - window.start]
+
+
+def _join_canvases(
+    rows: Sequence[RunningRequest], pad_id: int, device: torch.device
+) -> tuple[Canvas, list[int]]:
+    """Pad the rows on the left, so that all end in the same column; also returns the columns added."""
+    first = rows[0].rows.canvas
+    tokens = [row.rows.canvas.tokens[0] for row in rows]
+    length = max(map(len, tokens))
+    shifts = [length - len(each) for each in tokens]
+    joined = torch.full((len(rows), length), pad_id)
+    for i, (each, shift) in enumerate(zip(tokens, shifts, strict=True)):
+        joined[i, shift:] = each
+    attend = torch.arange(length) >= torch.tensor(shifts)[:, None] if any(shifts) else None
+    return Canvas(joined, attend, first.start, first.mask_id).to(device), shifts
+
+
+def _join_caches(rows: Sequence[RunningRequest]) -> BlockCache | None:
+    """Return one cache of all rows: the one they share already, if they are its rows, else a copy."""
+    caches = [(row.cache, row.cache_row) for row in rows if row.cache is not None]
+    if not caches:
+        return None
+    shared = caches[0][0]
+    same = all(cache is shared and row == min(i, shared.rows - 1) for i, (cache, row) in enumerate(caches))
+    if same and shared.rows == len(rows):
+        return shared
+    joined = BlockCache.join(caches)
+    for i, row in reversed(list(enumerate(rows))):  # a repeated row keeps its first place
+        row.cache, row.cache_row = joined, i
+    return joined
+
+
+class Decided(NamedTuple):
+    """A decision on some requests, on its way to the host."""
+
+    requests: Sequence[RunningRequest]
+    prediction: Prediction
+    decision: Decision  # on the device
+    packed: Tensor  # [rows, parts * W + 2]: columns, flags of the row
+    logits: Tensor | None  # [rows, W, V], if anybody watches
+
+
+@torch.no_grad()
+def decide(model: MaskedLM, requests: Sequence[RunningRequest], device: torch.device) -> Decided:
+    """Decide on requests with the same key."""
+    rows = padded(requests, model)
+    run, turn = rows[0].run, Turn.join([row.turn for row in rows], device)
+    if run.guidance:  # its output is logits: see run_forward
+        model = Guided(model, run.guidance, torch.empty(0))
+    calls = iter(range(len(rows)))
+    executor = executor_for(model)(
+        model,
+        run.sampler,
+        run.options,
+        run.bans,
+        blockwise=run.plan.blockwise,
+        noise=lambda running, width: _draw(rows, next(calls), device),
+    )
+    bans = Bans.join([row.bans for row in rows])
+    if bans.closed is not None:
+        bans = Bans(bans.ids, bans.ends, bans.closed.to(device))
+    output = torch.stack([row.output for row in rows if row.output is not None])
+    prediction = executor.read(output, bans)
+    history = History.join([row.rows.history for row in rows])
+    outcome = executor.decide(turn, prediction, history, _join_written(rows, device))
+    watched = any(request.job.candidates for request in requests)
+    logits = executor.logits(output, bans) if watched else None
+    return Decided(requests, prediction, outcome.decision, _pack(outcome), logits)
+
+
+def _draw(rows: Sequence[RunningRequest], number: int, device: torch.device) -> Tensor:
+    return torch.cat([row.draw(number) for row in rows]).to(device)
+
+
+def _join_written(rows: Sequence[RunningRequest], device: torch.device) -> Written | None:
+    parts = [row.rows.written(row.turn.window) for row in rows]
+    held = [part for part in parts if part is not None]
+    if not held:
+        return None
+    return Written(*(torch.cat(sides).to(device) for sides in zip(*held, strict=True)))
+
+
+def _pack(outcome: Outcome) -> Tensor:
+    """Pack a decision for one transfer: [rows, parts * W + 2]."""
+    decision = outcome.decision
+    parts = [decision.commit, decision.eligible, decision.tokens, decision.revoke, decision.rewrite]
+    flags = torch.stack([decision.forced, outcome.broken], dim=-1)
+    return torch.cat([part.long() for part in (*parts, flags) if part is not None], dim=-1)
+
+
+def read_outcomes(decided: Sequence[Decided]) -> list[list[Outcome]]:
+    """Bring all decisions to the host in one read, and take them apart: an Outcome per request."""
+    flat = torch.cat([each.packed.flatten() for each in decided]).cpu()
+    edges = [0]
+    for each in decided:
+        edges.append(edges[-1] + each.packed.numel())
+    return [
+        [_outcome(each.decision, row, number) for number, row in enumerate(part.view(each.packed.shape))][
+            : len(each.requests)
+        ]
+        for each, part in zip(decided, (flat[a:b] for a, b in pairwise(edges)), strict=True)
+    ]
+
+
+def _outcome(decision: Decision, packed: Tensor, row: int) -> Outcome:
+    """Return the outcome of one row, on the CPU but for what its sampler carries."""
+    commit, eligible, tokens, *changes = packed[:-2].view(-1, 1, decision.commit.shape[1])
+    revoke, rewrite = (
+        None if whole is None else changes.pop(0).bool() for whole in (decision.revoke, decision.rewrite)
+    )
+    carry = None if decision.carry is None else decision.carry[row : row + 1]
+    forced, broken = packed[-2:].bool().view(2, 1)
+    own = Decision(commit.bool(), eligible.bool(), forced, carry, tokens, revoke=revoke, rewrite=rewrite)
+    changed = own.commit.any(-1)
+    for more in (revoke, rewrite):
+        changed = changed if more is None else changed | more.any(-1)
+    return Outcome(own, changed, broken)
