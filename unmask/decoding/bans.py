@@ -27,6 +27,10 @@ class Bans:
             return self
         return replace(self, closed=self.closed[rows])
 
+    def to(self, device: torch.device | str) -> Bans:
+        """Return the same bans on another device."""
+        return self if self.closed is None else replace(self, closed=self.closed.to(device))
+
     @staticmethod
     def join(parts: Sequence[Bans]) -> Bans:
         """Stack the bans of several rows, which name the same tokens and have the same width."""

@@ -246,9 +246,13 @@ class Engine:
         began = perf_counter()
         fresh = [request for request in self._running if request.is_fresh]
         groups = forward_groups(self.model, fresh, alone=self.exact)
-        evaluations = sum(len(self._isolate(self._predict, group)) for group in groups)
+        evaluations = sum(len(self._isolate("a forward failed", self._predict, group)) for group in groups)
         live = [request for request in self._running if not request.job.future.done()]
-        decided = [part for group in decide_groups(live) for part in self._isolate(self._decide, group)]
+        decided = [
+            part
+            for group in decide_groups(live)
+            for part in self._isolate("a sampler failed", self._decide, group)
+        ]
         outcomes = read_outcomes(decided) if decided else []
         steps = [step for part in zip(decided, outcomes, strict=True) for step in self._commit(*part)]
         self.monitor.stepped(
@@ -266,13 +270,13 @@ class Engine:
         run_forward(self.model, requests, self._device)
 
     def _decide(self, requests: Sequence[RunningRequest]) -> Decided:
-        return decide(self.model, requests, self._device)
+        return decide(self.model, requests, self._device, alone=self.exact)
 
     def _commit(self, decided: Decided, outcomes: Sequence[Outcome]) -> Iterator[Step]:
         """Commit a decision row by row; yield the steps."""
         for row, (request, outcome) in enumerate(zip(decided.requests, outcomes, strict=True)):
             commit = partial(self._commit_row, decided, row, outcome)
-            yield from self._isolate(commit, [request])
+            yield from self._isolate("a step failed", commit, [request])
 
     def _commit_row(
         self, decided: Decided, row: int, outcome: Outcome, requests: Sequence[RunningRequest]
@@ -291,17 +295,20 @@ class Engine:
         return step
 
     def _isolate(
-        self, work: Callable[[Sequence[RunningRequest]], Result], requests: Sequence[RunningRequest]
+        self,
+        failure: str,
+        work: Callable[[Sequence[RunningRequest]], Result],
+        requests: Sequence[RunningRequest],
     ) -> list[Result]:
         """Do some work on all requests; if that fails, on each alone, and end those that fail again."""
         try:
             return [work(requests)]
         except Exception as error:
-            log.exception("a step failed", extra={"jobs": [request.job.id for request in requests]})
+            log.exception(failure, extra={"jobs": [request.job.id for request in requests]})
             if len(requests) == 1:
                 self._fail([requests[0].job], error)
                 return []
-        return [result for request in requests for result in self._isolate(work, [request])]
+        return [result for request in requests for result in self._isolate(failure, work, [request])]
 
 
 def exact_costs_little(model: TextModel) -> bool:

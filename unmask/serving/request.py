@@ -88,12 +88,7 @@ def _checked(
 ) -> Request:
     run = source.run
     _check_hashable(run.sampler)
-    closed = run.bans.closed
-    on_cpu = replace(
-        run,
-        canvas=run.canvas.to("cpu"),
-        bans=run.bans if closed is None else replace(run.bans, closed=closed.cpu()),
-    )
+    on_cpu = replace(run, canvas=run.canvas.to("cpu"), bans=run.bans.to("cpu"))
     request = Request(source=source, run=on_cpu, prompt_tokens=prompt_tokens, eos_ids=eos_ids)
     limits.check_size(prompt_tokens, request.length, request.num_rows)
     check_run(run.model, on_cpu.canvas, run.sampler, run.plan, run.options, on_cpu.bans)

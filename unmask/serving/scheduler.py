@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from itertools import pairwise
+from itertools import count, pairwise
 from typing import NamedTuple
 
 import torch
@@ -138,13 +138,15 @@ class Decided(NamedTuple):
 
 
 @torch.no_grad()
-def decide(model: MaskedLM, requests: Sequence[RunningRequest], device: torch.device) -> Decided:
-    """Decide on requests with the same key."""
+def decide(
+    model: MaskedLM, requests: Sequence[RunningRequest], device: torch.device, *, alone: bool
+) -> Decided:
+    """Decide on requests with the same key; `alone` computes the logits of each row by itself."""
     rows = padded(requests, model)
     run, turn = rows[0].run, Turn.join([row.turn for row in rows], device)
     if run.guidance:  # its output is logits: see run_forward
         model = Guided(model, run.guidance, torch.empty(0))
-    calls = iter(range(len(rows)))
+    calls = count()
     executor = executor_for(model)(
         model,
         run.sampler,
@@ -153,11 +155,11 @@ def decide(model: MaskedLM, requests: Sequence[RunningRequest], device: torch.de
         blockwise=run.plan.blockwise,
         noise=lambda running, width: _draw(rows, next(calls), device),
     )
-    bans = Bans.join([row.bans for row in rows])
-    if bans.closed is not None:
-        bans = Bans(bans.ids, bans.ends, bans.closed.to(device))
+    bans = Bans.join([row.bans for row in rows]).to(device)
     output = torch.stack([row.output for row in rows if row.output is not None])
-    prediction = executor.read(output, bans)
+    size = 1 if alone else len(rows)
+    parts = [slice(first, first + size) for first in range(0, len(rows), size)]
+    prediction = Prediction.join([executor.read(output[part], bans.take(part)) for part in parts])
     history = History.join([row.rows.history for row in rows])
     outcome = executor.decide(turn, prediction, history, _join_written(rows, device))
     watched = any(request.job.candidates for request in requests)
