@@ -8,9 +8,8 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from tests.bench.test_reference import SAMPLER
 from tests.conftest import GOLDENS
-from unmask.bench.place import pick_place
+from unmask.bench.device import full_size_device
 from unmask.cli.app import app
 
 
@@ -68,8 +67,8 @@ def test_without_a_gpu_a_run_at_full_size_is_refused_and_a_small_one_offered(wha
 
 
 def test_a_cpu_that_is_named_is_taken_at_full_size():
-    assert pick_place("cpu", small=False) == torch.device("cpu")
-    assert pick_place(None, small=True) == torch.device("cpu")
+    assert full_size_device("cpu", small=False) == torch.device("cpu")
+    assert full_size_device(None, small=True) == torch.device("cpu")
 
 
 @pytest.mark.parametrize(
@@ -89,11 +88,15 @@ def test_every_other_measurement_ends_well_and_leaves_its_results(tmp_path, word
     assert written["problems"] == []
 
 
-def test_a_reference_is_timed_beside_ours(tmp_path):
-    file = tmp_path / "other.py"
-    file.write_text(SAMPLER)
-    words = ["gpu", "--small", "--families", "dream", "--ways", "eager", "--reference", f"{file}:fill"]
-    result = CliRunner().invoke(app, ["bench", *words])
-    assert result.exit_code == 0, result.output
-    assert "| Dream-7B: other.py:fill |" in result.output
-    assert "--reference other.py:fill --small" in result.output
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--device", "cuda:99"), "device 'cuda:99' is not available on this machine"),
+        (("--device", "gpu"), "unknown device 'gpu'"),
+        (("--repeat", "0"), "--repeat"),
+    ],
+)
+def test_wrong_options_of_the_sampler_benchmark_are_refused(arguments, words):
+    result = CliRunner().invoke(app, ["bench", "samplers", *arguments])
+    assert result.exit_code == 2
+    assert words in " ".join(result.stderr.split())

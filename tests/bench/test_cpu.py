@@ -9,7 +9,7 @@ from unmask.bench.cpu import run_cpu
 
 def test_both_samplers_are_timed_and_their_forwards_apart(tmp_path):
     said: list[str] = []
-    content = run_cpu(small=True, out=tmp_path, say=said.append)
+    content = run_cpu(small=True, out=tmp_path, log=said.append)
     base, less = (content["samplers"][name] for name in ("base", "less"))
     for spent in (base, less):
         assert 0 < spent["forward_seconds"] < spent["seconds"]

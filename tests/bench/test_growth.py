@@ -6,7 +6,6 @@ import json
 
 import pytest
 
-from unmask.bench.gpu import SHAPES
 from unmask.bench.growth import (
     BYTES_PER_SECOND,
     FLOPS_PER_SECOND,
@@ -17,12 +16,13 @@ from unmask.bench.growth import (
     run_growth,
     sizes,
 )
+from unmask.bench.step import SHAPES
 from unmask.models import build
 
 
 def test_every_size_is_measured_drawn_and_written(tmp_path):
     said: list[str] = []
-    content = run_growth(way="recorded", small=True, out=tmp_path, say=said.append)
+    content = run_growth(way="recorded", small=True, out=tmp_path, log=said.append)
     assert content["problems"] == []
     assert content == json.loads((tmp_path / "growth.json").read_text())
     assert (tmp_path / "growth.png").read_bytes().startswith(b"\x89PNG")
@@ -33,7 +33,7 @@ def test_every_size_is_measured_drawn_and_written(tmp_path):
 
 
 def test_the_floors_are_the_arithmetic_and_the_weights():
-    content = run_growth(families=["llada"], way="eager", small=True, say=lambda _: None)
+    content = run_growth(families=["llada"], way="eager", small=True, log=lambda _: None)
     found = content["families"]["LLaDA-8B"]["2 x 24"]
     model = build(SHAPES["published"]["llada"] | SHAPES["tiny"]["llada"])
     head = model.head.weight.numel()

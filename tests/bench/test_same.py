@@ -19,7 +19,7 @@ UNCOMPILED = [way for way in WAYS if way != "compiled"]
 def test_every_way_gives_the_tokens_of_the_plain_one_in_float32(tmp_path, family):
     said: list[str] = []
     folder = str(GOLDENS / family)
-    content = run_same(models=[folder], ways=UNCOMPILED, small=True, out=tmp_path, say=said.append)
+    content = run_same(models=[folder], ways=UNCOMPILED, small=True, out=tmp_path, log=said.append)
     assert content["problems"] == []
     found = content["models"][family]
     assert found["float32"] == {way: dict.fromkeys(SAMPLERS, 1.0) for way in UNCOMPILED}
@@ -64,6 +64,6 @@ def test_wrong_use_is_refused(options, words):
 @pytest.mark.filterwarnings("ignore")  # of torch's compiler, some tens
 def test_compiled_layers_too():
     content = run_same(
-        models=[str(GOLDENS / "llada_tiny")], ways=["compiled"], small=True, say=lambda _: None
+        models=[str(GOLDENS / "llada_tiny")], ways=["compiled"], small=True, log=lambda _: None
     )
     assert content["problems"] == []
