@@ -9,6 +9,7 @@ import torch
 from typer.testing import CliRunner
 
 from tests.conftest import GOLDENS
+from tests.test_layers import PACKAGE, imports
 from unmask.bench.device import full_size_device
 from unmask.cli.app import app
 
@@ -100,3 +101,8 @@ def test_wrong_options_of_the_sampler_benchmark_are_refused(arguments, words):
     result = CliRunner().invoke(app, ["bench", "samplers", *arguments])
     assert result.exit_code == 2
     assert words in " ".join(result.stderr.split())
+
+
+def test_the_package_imports_nothing_from_the_benchmarks_of_a_clone():
+    for path in PACKAGE.rglob("*.py"):
+        assert not any(name.split(".")[0] == "benchmarks" for name in imports(path.read_text())), path
