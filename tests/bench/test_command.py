@@ -14,7 +14,7 @@ from unmask.bench.device import full_size_device
 from unmask.cli.app import app
 
 
-def test_a_small_run_ends_well_and_leaves_its_results(tmp_path):
+def test_a_small_run_succeeds_and_writes_its_results(tmp_path):
     words = ["bench", "gpu", "--small", "--families", "dream", "--ways", "eager", "--out", str(tmp_path)]
     result = CliRunner().invoke(app, words)
     assert result.exit_code == 0, result.output
@@ -30,13 +30,13 @@ def test_a_small_run_ends_well_and_leaves_its_results(tmp_path):
         ("samplers", "lss", "base, klass, less"),
     ],
 )
-def test_parts_of_a_measurement_that_do_not_exist_are_refused(option, value, known):
+def test_unknown_parts_of_a_measurement_are_refused(option, value, known):
     result = CliRunner().invoke(app, ["bench", "gpu", "--small", f"--{option}", value])
     assert result.exit_code == 2
     assert f"{option} must be some of {known}" in " ".join(result.stderr.split())
 
 
-def test_time_that_is_over_is_a_failure_and_said():
+def test_running_out_of_time_is_reported_and_fails():
     result = CliRunner().invoke(app, ["bench", "gpu", "--small", "--families", "dream", "--minutes", "0"])
     assert result.exit_code == 1
     assert "the time given was over" in result.output
@@ -67,7 +67,7 @@ def test_without_a_gpu_a_run_at_full_size_is_refused_and_a_small_one_offered(wha
     assert "there is no GPU on this machine; add --small" in result.stderr
 
 
-def test_a_cpu_that_is_named_is_taken_at_full_size():
+def test_a_full_size_run_takes_the_cpu_only_if_it_is_named():
     assert full_size_device("cpu", small=False) == torch.device("cpu")
     assert full_size_device(None, small=True) == torch.device("cpu")
 
@@ -80,7 +80,7 @@ def test_a_cpu_that_is_named_is_taken_at_full_size():
         (("cpu",), "cpu.json", "| `less` |"),
     ],
 )
-def test_every_other_measurement_ends_well_and_leaves_its_results(tmp_path, words, file, row):
+def test_every_other_benchmark_succeeds_and_writes_its_results(tmp_path, words, file, row):
     result = CliRunner().invoke(app, ["bench", *words, "--small", "--out", str(tmp_path)])
     assert result.exit_code == 0, result.output
     assert row in result.output

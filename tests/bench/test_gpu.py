@@ -20,13 +20,13 @@ def out(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def said() -> list[str]:
+def printed() -> list[str]:
     return []
 
 
 @pytest.fixture(scope="module")
-def content(out, said) -> dict:
-    return run_gpu(GpuSettings(ways=["recorded", "eager"], small=True), out=out, log=said.append)
+def content(out, printed) -> dict:
+    return run_gpu(GpuSettings(ways=["recorded", "eager"], small=True), out=out, log=printed.append)
 
 
 def test_the_small_run_measures_everything_and_finds_nothing_wrong(content):
@@ -62,9 +62,9 @@ def test_the_parts_of_a_step_are_of_known_kinds_and_drawn(content, out):
     assert (out / "gpu.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_the_tables_have_a_column_per_way_and_a_row_per_measurement(content, said):
+def test_the_tables_have_a_column_per_way_and_a_row_per_measurement(content, printed):
     shown = table(content)
-    assert shown in "\n".join(said)
+    assert shown in "\n".join(printed)
     header = next(line for line in shown.splitlines() if line.startswith("| | "))
     assert header == "| | LLaDA-8B eager | LLaDA-8B recorded | Dream-7B eager | Dream-7B recorded |"
     assert " - |" not in shown
@@ -89,15 +89,15 @@ def test_changed_tokens_and_a_wrong_summary_are_named(content):
     ]
 
 
-def test_what_does_not_fit_into_the_time_is_left_out_and_said():
-    said: list[str] = []
+def test_parts_that_exceed_the_time_limit_are_left_out_and_reported():
+    printed: list[str] = []
     content = run_gpu(
-        GpuSettings(families=["dream"], ways=["eager"], small=True, minutes=0.0), log=said.append
+        GpuSettings(families=["dream"], ways=["eager"], small=True, minutes=0.0), log=printed.append
     )
     left_out = content["problems"]
     assert len(left_out) > 5
     assert all("the time given was over" in sentence for sentence in left_out)
-    assert all(f"problem: {sentence}" in said for sentence in left_out)
+    assert all(f"problem: {sentence}" in printed for sentence in left_out)
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_what_does_not_fit_into_the_time_is_left_out_and_said():
         ({"device": "cuda:99"}, "device 'cuda:99' is not available"),
     ],
 )
-def test_wrong_use_is_refused(options, words):
+def test_wrong_settings_are_refused(options, words):
     with pytest.raises(ValueError, match=words):
         run_gpu(GpuSettings(**options))
 
@@ -126,5 +126,5 @@ def test_wrong_use_is_refused(options, words):
         ("void at::native::elementwise_kernel<128, 4>", "other small kernels"),
     ],
 )
-def test_a_kernel_is_known_by_its_name(kernel, kind):
+def test_the_kind_of_a_kernel_follows_from_its_name(kernel, kind):
     assert kind_of(kernel) == kind

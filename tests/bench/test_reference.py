@@ -59,7 +59,7 @@ def test_a_function_may_ask_for_a_tokenizer_first_and_for_arguments_of_its_own(w
     assert (length, own) == (32, ["klass", 0.5])
 
 
-def test_a_file_finds_what_lies_beside_it_and_one_folder_above(tmp_path, written):
+def test_a_file_can_import_modules_beside_it_and_one_folder_above(tmp_path, written):
     written("COUNT = 3\n", "shared_of_the_reference.py")
     (tmp_path / "inside").mkdir()
     (tmp_path / "inside" / "deep.py").write_text(
@@ -70,7 +70,7 @@ def test_a_file_finds_what_lies_beside_it_and_one_folder_above(tmp_path, written
 
 
 @pytest.mark.parametrize("family", ["llada_tiny", "dream_tiny"])
-def test_logits_are_those_of_the_published_code_not_aligned(family):
+def test_logits_are_unaligned_as_in_the_published_code(family):
     model = load(GOLDENS / family)
     tokens = torch.tensor([[7, 42, 99, 5, 6, 8]])
     published = PublishedModel(model)
