@@ -1,7 +1,7 @@
 """LLaDA-8B and Dream-7B at full size with random weights: write, load, forward, decode, compare precisions.
 
-Imports no torch: a child's ru_maxrss starts at its parent's size. Every stage is a process of its own, see
-full_size_stage.py, and the results file is written after each.
+Each stage runs in its own process (full_size_stage.py), and the results file is rewritten after each. This
+file must not import torch, because a child's ru_maxrss starts at its parent's size.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 STAGE = Path(__file__).with_name("full_size_stage.py")
-EVICT_SECONDS = 60.0  # time given to the disk to take the checkpoint before the cold load
+EVICT_SECONDS = 60.0  # time to flush the checkpoint to disk before the cold load
 LONGEST_STAGE = 180.0
-SHORTEST_STAGE = 15.0  # with less time left than this, a stage is not started
+SHORTEST_STAGE = 15.0  # no stage starts with less time left
 
-# the published config.json files, as far as they shape the model, and a miniature of each
+# the shape fields of the published config.json files, and a miniature of each
 SHAPES: dict[str, dict[str, Any]] = json.loads(
     (ROOT / "unmask/bench/shapes.json").read_text(encoding="utf-8")
 )
@@ -57,11 +57,11 @@ TINY_SIZES: dict[str, object] = {
 }
 
 Results = dict[str, Any]
-Row = tuple[str, Callable[[Results], str]]  # label, and what a family's results say to it
+Row = tuple[str, Callable[[Results], str]]  # label, and the cell for a family's results
 
 
 class Report:
-    """All results; the file is rewritten after every stage."""
+    """All results. The file is rewritten after every stage."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         self.out: Path = args.out
@@ -77,7 +77,7 @@ class Report:
         }
 
     def problem(self, family: Results, sentence: str) -> None:
-        sentence = sentence.replace(str(self.work), "WORK")  # this machine's folders are nobody's business
+        sentence = sentence.replace(str(self.work), "WORK")  # hide the folders of this machine
         family["problems"].append(sentence)
         print(f"  problem: {sentence}", flush=True)
 
@@ -90,7 +90,8 @@ class Report:
         path.write_text(json.dumps(self.content, indent=2) + "\n", encoding="utf-8")
 
     def seconds_left(self) -> float:
-        return min(self.deadline - time.monotonic(), LONGEST_STAGE)
+        left: float = self.deadline - time.monotonic()
+        return min(left, LONGEST_STAGE)
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -110,26 +111,29 @@ def main(argv: list[str] | None = None) -> None:
 def parse(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--families", nargs="+", choices=CONFIGS, default=list(CONFIGS))
-    parser.add_argument("--tiny", action="store_true", help="the same shapes in miniature, for the CPU")
+    parser.add_argument("--tiny", action="store_true", help="miniature shapes, for the CPU")
     parser.add_argument("--device", default="cuda")
     parser.add_argument(
-        "--work", type=Path, default=Path(tempfile.gettempdir()), help="disk for one checkpoint"
+        "--work",
+        type=Path,
+        default=Path(tempfile.gettempdir()),
+        help="disk with room for a checkpoint",
     )
     parser.add_argument(
-        "--out", type=Path, default=ROOT / "benchmarks" / "results", help="results file or its folder"
+        "--out", type=Path, default=ROOT / "benchmarks" / "results", help="results file or folder"
     )
-    parser.add_argument("--minutes", type=float, default=8.0, help="stages that do not fit are left out")
+    parser.add_argument("--minutes", type=float, default=8.0, help="time limit; later stages are left out")
     return parser.parse_args(argv)
 
 
 def command(args: argparse.Namespace) -> str:
-    """The command line without this machine's folders."""
+    """Return the command line without the folders of this machine."""
     words = ["python", "benchmarks/full_size.py", "--families", *args.families, "--device", args.device]
     return shlex.join([*words, *(["--tiny"] if args.tiny else [])])
 
 
 def run_family(report: Report, name: str, folder: Path, args: argparse.Namespace) -> None:
-    """All stages of one family; without a checkpoint there is nothing to go on with."""
+    """Run all stages of one family. Stop after the first if it wrote no checkpoint."""
     config = CONFIGS[name] | (TINY[name] if args.tiny else {})
     family: Results = {"name": NAMES[name], "config": config, "problems": [], "stage_seconds": {}}
     report.content["families"][name] = family
@@ -154,7 +158,7 @@ def run_family(report: Report, name: str, folder: Path, args: argparse.Namespace
 
 
 def run_stage(report: Report, family: Results, job: Results) -> Results:
-    """What the stage's process wrote, complete or not; its failure is a sentence in the report."""
+    """Return the results of a stage's process, complete or not, and report its failure."""
     stage, left, start = job["stage"], report.seconds_left(), time.monotonic()
     if left < SHORTEST_STAGE:
         report.problem(family, f"{stage}: not run, the time given was over")
@@ -173,7 +177,7 @@ def run_stage(report: Report, family: Results, job: Results) -> Results:
 
 
 def call_stage(job: Results, *, timeout: float) -> list[str]:
-    """Run the process; what went wrong with it, if anything."""
+    """Run the process and return its problems."""
     paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
     call = [sys.executable, str(STAGE), json.dumps(job)]
@@ -188,20 +192,20 @@ def call_stage(job: Results, *, timeout: float) -> list[str]:
 
 
 def evict(folder: Path) -> Results:
-    """Push the shards out of the page cache, so that the next load is a cold one; stops when time is over."""
+    """Evict the shards from the page cache, so that the next load is cold. Stop when time is over."""
     start, evicted, shards = time.monotonic(), 0, sorted(folder.glob("*.safetensors"))
     for shard in shards:
         if time.monotonic() - start > EVICT_SECONDS:
             break
         with shard.open("rb") as file:
-            os.fsync(file.fileno())  # the cache gives up clean pages only
+            os.fsync(file.fileno())  # only clean pages can be evicted
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
         evicted += 1
     return {"seconds": time.monotonic() - start, "shards": evicted, "of": len(shards)}
 
 
 def filesystem(folder: Path) -> str:
-    """Type of the file system that holds the folder; a cold load from memory (tmpfs) would be none."""
+    """Return the type of the folder's file system. On tmpfs no load would be cold."""
     try:
         mounts = [line.split() for line in Path("/proc/mounts").read_text(encoding="utf-8").splitlines()]
     except OSError:
@@ -214,7 +218,7 @@ def filesystem(folder: Path) -> str:
 
 
 def table(content: Results) -> str:
-    """The results as Markdown, one column per family."""
+    """Return the results as Markdown, one column per family."""
     parts = list(content["families"].values())
     lines = [
         f"`{content['command']}`, {content['date']}, {machine_line(content)}",
@@ -237,7 +241,7 @@ def machine_line(content: Results) -> str:
 def try_cell(cell: Callable[[Results], str], part: Results) -> str:
     try:
         return cell(part)
-    except KeyError:  # a stage that did not run, or not to its end
+    except KeyError:  # the stage did not run or did not finish
         return MISSING
 
 
@@ -285,8 +289,10 @@ def error_cell(found: Results) -> str:
 
 
 def forward_rows(parts: list[Results]) -> list[Row]:
-    """One row per batch size and window, in the order in which they were measured."""
-    measured = next((part["speed"]["forward"] for part in parts if "forward" in part.get("speed", {})), [])
+    """Return one row per batch size and window, in the order of measurement."""
+    measured: list[Results] = next(
+        (part["speed"]["forward"] for part in parts if "forward" in part.get("speed", {})), []
+    )
     return [
         (
             f"forward, B = {row['batch']}, {row['window']} of {row['columns']} columns",

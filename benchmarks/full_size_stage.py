@@ -1,6 +1,6 @@
-"""One stage of `full_size.py`, in a process of its own: argv[1] is a Job as JSON, results go to a JSON file.
+"""One stage of `full_size.py`. argv[1] is a Job as JSON; the results go to a JSON file.
 
-A process per stage keeps the peaks honest, and a stage that fails or is killed takes nothing else with it.
+Each stage has its own process, so that memory peaks are its own and a failed or killed stage harms no other.
 """
 
 from __future__ import annotations
@@ -31,27 +31,27 @@ from unmask.models import load, random_checkpoint
 from unmask.models.trunk import Trunk
 from unmask.samplers.signals import logit_margin
 
-SHARES = (0.25, 0.5, 0.75, 1.0)  # of the generation that is masked, one canvas each in turn
+SHARES = (0.25, 0.5, 0.75, 1.0)  # masked share of the generation; the canvases take turns
 SAMPLE_SECONDS = 0.003
 WARMUP_STEPS = 8
-# a failure that is recorded while the rest goes on; running out of GPU memory is a RuntimeError
+# failures that are recorded while the stage continues; running out of GPU memory is a RuntimeError
 FAILURES = (RuntimeError, ValueError, OSError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """What a stage must know; lengths are in tokens."""
+    """The input of a stage. Lengths are in tokens."""
 
     stage: str
     folder: str  # the checkpoint
-    result: str  # where the results go
+    result: str  # the results file
     device: str
     config: dict[str, object]
     shard_bytes: int
     prompt: int
     length: int
     steps: int  # budget of `less`
-    base_steps: int  # budget of `base`, decoded for comparison
+    base_steps: int  # budget of `base`
     batches: tuple[int, ...]
     warmups: int
     runs: int
@@ -67,7 +67,7 @@ class Job:
 
 
 class Record:
-    """The results of a stage, written one by one, so that a killed stage keeps its earlier ones."""
+    """The results of a stage. Each is written at once, so that a killed stage keeps its earlier ones."""
 
     def __init__(self, job: Job) -> None:
         self.path = Path(job.result)
@@ -80,7 +80,7 @@ class Record:
         part.replace(self.path)
 
     def attempt(self, name: str, work: Callable[[], object]) -> None:
-        """Keep what `work` returns, or a sentence on why it failed."""
+        """Keep the result of `work`, or record why it failed."""
         start = time.perf_counter()
         try:
             self.keep(name, work())
@@ -105,7 +105,7 @@ def main(argument: str) -> None:
 
 
 def write(job: Job, record: Record) -> None:
-    """A random checkpoint in the published format and names."""
+    """Write a random checkpoint in the published format and names."""
     record.attempt("write", partial(_write, job))
 
 
@@ -118,12 +118,12 @@ def _write(job: Job) -> dict[str, object]:
 
 
 def load_only(job: Job, record: Record) -> None:
-    """Loading and nothing else."""
+    """Load the model and do nothing else."""
     record.attempt("load", lambda: measured_load(job, "auto")[1])
 
 
 def speed(job: Job, record: Record) -> None:
-    """Loading, forwards and decoding in the checkpoint's own precision."""
+    """Load, run forwards and decode in the checkpoint's own precision."""
     model, loaded = measured_load(job, "auto")
     record.keep("load", loaded)
     record.keep("parameters", sum(weight.numel() for weight in model.parameters()))
@@ -134,7 +134,7 @@ def speed(job: Job, record: Record) -> None:
 
 
 def float32(job: Job, record: Record) -> None:
-    """bfloat16 against float32 on the same weights."""
+    """Compare bfloat16 with float32 on the same weights."""
     candidate, _ = measured_load(job, "bfloat16")
     reference, loaded = measured_load(job, "float32")
     record.keep("load", loaded)
@@ -142,7 +142,7 @@ def float32(job: Job, record: Record) -> None:
 
 
 def int8(job: Job, record: Record) -> None:
-    """int8 weights: memory, speed, and agreement with bfloat16."""
+    """Measure memory and speed of int8 weights, and their agreement with bfloat16."""
     candidate, loaded = measured_load(job, "int8")
     record.keep("load", loaded)
     record.attempt("forward", partial(forward_times, candidate, job, loaded["gpu_after"]))
@@ -156,7 +156,7 @@ STAGES = {"write": write, "load": load_only, "speed": speed, "float32": float32,
 
 
 class HostPeak:
-    """How far this process's memory rises inside a `with`; what was there before does not count, in bytes."""
+    """The rise of this process's memory inside a `with` block, in bytes."""
 
     def __enter__(self) -> HostPeak:
         self.before = host_memory()
@@ -184,7 +184,7 @@ class HostPeak:
             self.peak[name] = max(self.peak[name], value)
 
     def facts(self) -> dict[str, Any]:
-        """maxrss is ru_maxrss; rss, anon, file are sampled VmRSS, RssAnon, RssFile (None without /proc)."""
+        """Return the rises. maxrss is ru_maxrss; the others are sampled from /proc, or None without it."""
         rise = {name: self.peak[name] - self.before[name] for name in self.peak}
         read = disk_read()
         return {
@@ -199,7 +199,7 @@ class HostPeak:
 
 
 def host_memory() -> dict[str, int]:
-    """VmRSS, RssAnon and RssFile of this process in bytes, as far as /proc tells."""
+    """Return VmRSS, RssAnon and RssFile of this process in bytes, or nothing without /proc."""
     try:
         lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -217,7 +217,7 @@ def maxrss() -> int:
 
 
 def disk_read() -> int | None:
-    """Bytes that this process fetched from the disk so far, page cache hits left out."""
+    """Return the bytes that this process has read from disk, without page cache hits."""
     try:
         lines = Path("/proc/self/io").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -226,7 +226,7 @@ def disk_read() -> int | None:
 
 
 def measured_load(job: Job, dtype: str) -> tuple[Trunk, dict[str, Any]]:
-    """The model, and what loading it took; the GPU context is there before the clock starts."""
+    """Load the model and return it with the cost. The GPU context exists before the clock starts."""
     torch.zeros(1, device=job.device)
     reset_peak(job)
     gpu_before, largest = allocated(job), max(shard_sizes(job))
@@ -259,7 +259,7 @@ def shard_sizes(job: Job) -> list[int]:
 
 
 def forward_times(model: Trunk, job: Job, weights: int) -> list[dict[str, object]]:
-    """Milliseconds of one forward for every batch size and window."""
+    """Time one forward for every batch size and window."""
     n = job.prompt + job.length
     return [
         _forward(model, job, batch=batch, window=window, weights=weights)
@@ -289,7 +289,7 @@ def _forward(model: Trunk, job: Job, *, batch: int, window: slice, weights: int)
 
 
 def timed(work: Callable[[], object], job: Job) -> list[float]:
-    """Milliseconds of each run of `work`, by CUDA events where there are some."""
+    """Return the milliseconds of each run of `work`, by CUDA events on a GPU."""
     for _ in range(job.warmups):
         work()
     synchronize(job)
@@ -299,7 +299,7 @@ def timed(work: Callable[[], object], job: Job) -> list[float]:
             work()
             marks.append(time.perf_counter())
         return [(right - left) * 1e3 for left, right in pairwise(marks)]
-    events = [torch.cuda.Event(enable_timing=True) for _ in range(job.runs + 1)]
+    events: list[Any] = [new_event() for _ in range(job.runs + 1)]
     events[0].record()
     for event in events[1:]:
         work()
@@ -308,14 +308,18 @@ def timed(work: Callable[[], object], job: Job) -> list[float]:
     return [left.elapsed_time(right) for left, right in pairwise(events)]
 
 
+def new_event() -> Any:
+    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call, unused-ignore]
+
+
 def matrix_flops(model: Trunk, *, batch: int, columns: int, window: int) -> int:
-    """Operations of the weight matrices in one forward; attention itself is left out."""
-    layers = sum(weight.numel() for weight in model.layers.state_dict().values() if weight.ndim == 2)
+    """Return the operations of the weight matrices in one forward, without attention."""
+    layers: int = sum(weight.numel() for weight in model.layers.state_dict().values() if weight.ndim == 2)
     return 2 * batch * (columns * layers + window * model.shape.size * model.shape.vocab_size)
 
 
 def decoding(model: Trunk, job: Job, name: str, *, steps: int, weights: int) -> dict[str, object]:
-    """One prompt decoded in the family's own regime."""
+    """Decode one prompt with the block length of the family."""
     prompt = random_tokens(model, job, rows=1, seed=0)[0, : job.prompt].tolist()
     run = partial(_decode, model, job, name, prompt)
     run(WARMUP_STEPS)
@@ -356,7 +360,7 @@ def _decode(model: Trunk, job: Job, name: str, prompt: list[int], steps: int) ->
 
 @torch.no_grad()
 def agreement(candidate: Trunk, reference: Trunk, job: Job) -> dict[str, object]:
-    """How often two precisions of a model have the same winner at masked positions, and their distance."""
+    """Compare the top tokens and the logits of two precisions of a model at masked positions."""
     rows = [_compare(candidate, reference, canvas, job) for canvas in masked_canvases(reference, job)]
     keys = ("equal", "margin", "tied", "winner")
     equal, margin, tied, winner = (torch.cat([row[key] for row in rows]) for key in keys)
@@ -374,8 +378,8 @@ def agreement(candidate: Trunk, reference: Trunk, job: Job) -> dict[str, object]
         "top1_equal_above_median_margin": share(equal[wide]),
         "top1_equal_up_to_median_margin": share(equal[~wide]),
         "largest_margin_that_differs": float(margin[~equal].max()) if (~equal).any() else 0.0,
-        "candidate_ties": share(tied),  # its two best logits are the same number
-        "distinct_winners": int(winner.unique().numel()),
+        "candidate_ties": share(tied),  # its two best logits are equal
+        "distinct_winners": len(set(winner.tolist())),
         "mean_abs_error": sum(float(error.sum()) for error in errors) / equal.numel(),
         "max_abs_error": max(float(row["worst"]) for row in rows),
         "logit_std": sum(float(row["spread"].sum()) for row in rows) / equal.numel(),
@@ -383,7 +387,7 @@ def agreement(candidate: Trunk, reference: Trunk, job: Job) -> dict[str, object]
 
 
 def _compare(candidate: Trunk, reference: Trunk, tokens: Tensor, job: Job) -> dict[str, Tensor]:
-    """One canvas [1, N]; a value per masked position each, on the CPU."""
+    """Compare one canvas [1, N]. Return one value per masked position, on the CPU."""
     ours, theirs = (masked_logits(model, tokens, job) for model in (candidate, reference))
     error = (ours - theirs).abs()
     facts = {"error": error.mean(-1), "worst": error.amax(), "spread": theirs.std(-1)}
@@ -400,16 +404,16 @@ def _compare(candidate: Trunk, reference: Trunk, tokens: Tensor, job: Job) -> di
 
 
 def masked_logits(model: Trunk, tokens: Tensor, job: Job) -> Tensor:
-    """Logits of the masked positions, [M, V] float32."""
+    """Return the logits of the masked positions, [M, V] float32."""
     exact = model.embed.weight.dtype == torch.float32
     # the fused float32 attention kernels may round their operands
     with sdpa_kernel(SDPBackend.MATH) if exact else nullcontext():
-        logits = model(tokens, None, job.generation, None)[0]
+        logits: Tensor = model(tokens, None, job.generation, None)[0]
     return logits[tokens[0, job.generation] == model.info.mask_id].float()
 
 
 def masked_canvases(model: Trunk, job: Job) -> Iterator[Tensor]:
-    """Random canvases [1, N] with a share of the generation masked at random."""
+    """Yield random canvases [1, N] with a share of the generation masked at random."""
     for index in range(job.canvases):
         tokens = random_tokens(model, job, rows=1, seed=index)
         generator = torch.Generator().manual_seed(index)
@@ -419,7 +423,7 @@ def masked_canvases(model: Trunk, job: Job) -> Iterator[Tensor]:
 
 
 def random_tokens(model: Trunk, job: Job, *, rows: int, seed: int) -> Tensor:
-    """Ordinary tokens, below every special id, [rows, N]."""
+    """Return ordinary tokens, below every special id, [rows, N]."""
     ordinary = min(model.info.mask_id, model.info.pad_id, *model.info.eos_ids)
     generator = torch.Generator().manual_seed(seed)
     return torch.randint(ordinary, (rows, job.prompt + job.length), generator=generator)
@@ -433,7 +437,7 @@ def share(flags: Tensor) -> float:
 
 
 def machine(job: Job) -> dict[str, object]:
-    """Hardware and versions."""
+    """Return the hardware and the versions."""
     return {
         "device": torch.cuda.get_device_name() if job.cuda else "cpu",
         "gpu_bytes": torch.cuda.get_device_properties(0).total_memory if job.cuda else 0,

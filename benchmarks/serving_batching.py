@@ -2,10 +2,10 @@
 
 python benchmarks/serving_batching.py MODEL [--requests 100] [--rate 20] [--max-batch 8] [--out FILE.json]
 
-Static: whenever the model is free, all that wait (at most a batch) are decoded together to the end, as
-`unmask.generate` does; requests of a batch share their length, the longest one's, and are cut to their own.
-Continuous: the engine, with one forward for rows of like length; exact: with one for each, as `unmask serve`
-has it on a CPU.
+Static: whenever the model is free, it decodes all waiting requests together (at most a batch), with
+`unmask.generate`. All rows of a batch are as long as its longest request.
+Continuous: the engine, with one forward for rows of similar length.
+Continuous, exact: the engine, with one forward per row, the default of `unmask serve` on a CPU.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Run = Callable[[Any, list["Arrival"], int], list[float]]
 
 @dataclass(frozen=True)
 class Arrival:
-    """A request and when it comes."""
+    """A request and its arrival time."""
 
     at: float  # seconds from the start
     prompt: str
@@ -43,19 +43,19 @@ class Arrival:
 
 
 class Round(NamedTuple):
-    """What became of a plan."""
+    """The result of one plan."""
 
     plan: list[Arrival]
     seconds: list[float]  # from arrival to answer
     cpu_seconds: float  # of this process
 
     def ends(self) -> list[float]:
-        """When each request was answered, in seconds from the start."""
+        """Return when each request was answered, in seconds from the start."""
         return [arrival.at + took for arrival, took in zip(self.plan, self.seconds, strict=True)]
 
 
 def arrivals(count: int, rate: float, seed: int = 0) -> list[Arrival]:
-    """A Poisson process of requests, most of them short."""
+    """Draw a Poisson process of requests, most of them short."""
     dice, at, made = random.Random(seed), 0.0, []
     for number in range(count):
         at += dice.expovariate(rate)
@@ -68,16 +68,18 @@ def config(length: int) -> unmask.GenerationConfig:
 
 
 def continuous(model: Any, plan: list[Arrival], max_batch: int, *, exact: bool = False) -> list[float]:
-    """Seconds from arrival to answer, in the engine."""
+    """Return the seconds from arrival to answer in the engine."""
     with Engine(model, Limits(max_rows=max_batch, max_queue=len(plan)), exact=exact) as engine:
         done: list[float] = [0.0] * len(plan)
         began, jobs = time.perf_counter(), []
+
+        def note(number: int, _: object) -> None:
+            done[number] = time.perf_counter() - began
+
         for number, arrival in enumerate(plan):
             time.sleep(max(0.0, began + arrival.at - time.perf_counter()))
             job = engine.submit(arrival.prompt, config=config(arrival.length))
-            job.future.add_done_callback(
-                lambda _, number=number: done.__setitem__(number, time.perf_counter() - began)
-            )
+            job.future.add_done_callback(partial(note, number))
             jobs.append(job)
         for job in jobs:
             job.result()
@@ -85,7 +87,7 @@ def continuous(model: Any, plan: list[Arrival], max_batch: int, *, exact: bool =
 
 
 def static(model: Any, plan: list[Arrival], max_batch: int) -> list[float]:
-    """The same, batch after batch."""
+    """Return the seconds from arrival to answer, one batch after another."""
     waiting: queue.Queue[int] = queue.Queue()
     done: list[float] = [0.0] * len(plan)
     began = time.perf_counter()
@@ -119,14 +121,14 @@ WAYS: dict[str, Run] = {
 
 
 def measure(run: Run, model: Any, plan: list[Arrival], max_batch: int) -> Round:
-    """One way on one plan."""
+    """Run one plan in one way."""
     began = time.process_time()
     seconds = run(model, plan, max_batch)
     return Round(plan, seconds, time.process_time() - began)
 
 
 def report(rounds: list[Round]) -> dict[str, float]:
-    """Throughput and latency of a way, over all its rounds."""
+    """Return throughput and latency of a way over all its rounds."""
     requests = [arrival for one in rounds for arrival in one.plan]
     took = sum(max(one.ends()) for one in rounds)
     cuts = statistics.quantiles([late for one in rounds for late in one.seconds], n=100, method="inclusive")
@@ -140,7 +142,7 @@ def report(rounds: list[Round]) -> dict[str, float]:
 
 
 def draw(ways: dict[str, list[Round]], file: Path) -> None:
-    """Requests answered over time in the first round, and the share answered within some seconds in all."""
+    """Draw the requests answered over time in the first round, and the latencies of all rounds."""
     import matplotlib
 
     matplotlib.use("agg")
@@ -164,13 +166,13 @@ def draw(ways: dict[str, list[Round]], file: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model")
-    parser.add_argument("--requests", type=int, default=100, help="of a round")
-    parser.add_argument("--rounds", type=int, default=1, help="other arrivals in each; all ways take turns")
+    parser.add_argument("--requests", type=int, default=100, help="requests of a round")
+    parser.add_argument("--rounds", type=int, default=1, help="each has other arrivals; all ways take turns")
     parser.add_argument("--rate", type=float, default=20.0, help="arrivals per second")
     parser.add_argument("--max-batch", type=int, default=8)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--threads", type=int, default=1, help="CPU threads of the model")
-    parser.add_argument("--out", type=Path, help="FILE.json; a figure FILE.png is put beside it")
+    parser.add_argument("--out", type=Path, help="FILE.json; the figure goes to FILE.png")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     model = unmask.load(options.model, device=options.device)
@@ -179,7 +181,7 @@ def main() -> None:
         "command": " ".join(["python", "benchmarks/serving_batching.py", *sys.argv[1:]]),
         "date": time.strftime("%Y-%m-%d"),
         "cpus": os.cpu_count(),
-        "load_average": [],  # before every round: what others did on the machine too
+        "load_average": [],  # before every round; the machine may be shared
         "torch": torch.__version__,
     }
     ways: dict[str, list[Round]] = {name: [] for name in WAYS}

@@ -1,9 +1,9 @@
-"""Many streams at once against a real server: every text must be the offline one, and nothing may leak.
+"""Many streams at once against a real server: every text must equal the offline one, and nothing may leak.
 
 python benchmarks/serving_load.py MODEL [--streams 200] [--seconds 120] [--asks 60] [--out FILE.json]
 
-So many clients each send one request after another for so many seconds, and wait for the last answers. The
-exit code is 1 if a text is wrong, a stream fails or falls silent, memory grows, or the server keeps anything.
+`--streams` clients send one request after another for `--seconds`, and wait for the last answers. The exit
+code is 1 if a text is wrong, a stream fails or stalls, memory grows, or the server keeps rows or files.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ import unmask
 
 SAMPLERS = ("less", "base", "threshold", "klass", "prophet", "entropy-bound", "less-released", "random")
 WORDS = ("the", "cat", "sat", "on", "a", "mat", "and", "saw", "one", "red", "dog", "near", "old", "trees")
-WARM_UP = 0.25  # share of the time after which memory must not grow
-STALLED = 35.0  # seconds without an event; a waiting server sends a comment every 15
+WARM_UP = 0.25  # share of the time in which memory may grow
+STALLED = 35.0  # seconds without an event; the server sends a comment every 15
 MOST_GROWTH = 0.1
 
 
@@ -47,8 +47,8 @@ class Ask:
 
 
 @dataclass(frozen=True)
-class Heard:
-    """What a stream said, and when."""
+class Answer:
+    """The text and the timing of one stream."""
 
     text: str
     first: float  # seconds to the first text
@@ -59,9 +59,9 @@ class Heard:
 
 @dataclass
 class Tally:
-    """What became of all requests, and of the server's memory."""
+    """The outcome of all requests, and the server's memory over time."""
 
-    heard: list[Heard] = field(default_factory=list)
+    answers: list[Answer] = field(default_factory=list)
     wrong: int = 0
     refused: int = 0
     errors: Counter[str] = field(default_factory=Counter)
@@ -69,11 +69,11 @@ class Tally:
 
 
 def make_asks(model: Any, count: int, seed: int) -> list[Ask]:
-    """Requests of mixed lengths and samplers, with the texts of `unmask.generate`."""
+    """Draw requests of mixed lengths and samplers, with the texts of `unmask.generate`."""
     dice = random.Random(seed)
     asks = []
     for number in range(count):
-        body = {
+        body: dict[str, Any] = {
             "prompt": " ".join(dice.choice(WORDS) for _ in range(dice.randrange(1, 30))),
             "max_tokens": dice.choice((8, 16, 32, 48, 64)),
             "sampler": SAMPLERS[number % len(SAMPLERS)],
@@ -88,8 +88,8 @@ def make_asks(model: Any, count: int, seed: int) -> list[Ask]:
     return asks
 
 
-async def listen(client: httpx.AsyncClient, body: dict[str, Any]) -> Heard:
-    """One stream to its end."""
+async def listen(client: httpx.AsyncClient, body: dict[str, Any]) -> Answer:
+    """Read one stream to its end."""
     began = last = time.perf_counter()
     first, silence, pieces, tokens = 0.0, 0.0, [], 0
     request = {**body, "stream": True, "stream_options": {"include_usage": True}}
@@ -107,15 +107,15 @@ async def listen(client: httpx.AsyncClient, body: dict[str, Any]) -> Heard:
             if data["choices"] and data["choices"][0]["text"]:
                 first = first or now - began
                 pieces.append(data["choices"][0]["text"])
-    return Heard("".join(pieces), first, time.perf_counter() - began, silence, tokens)
+    return Answer("".join(pieces), first, time.perf_counter() - began, silence, tokens)
 
 
 async def keep_asking(client: httpx.AsyncClient, asks: Iterator[Ask], until: float, tally: Tally) -> None:
-    """One client: a request after another, until it is time to stop."""
+    """Send one request after another until the time is over."""
     while time.perf_counter() < until:
         ask = next(asks)
         try:
-            heard = await listen(client, ask.body)
+            answer = await listen(client, ask.body)
         except httpx.HTTPStatusError as error:
             if error.response.status_code != 429:
                 tally.errors[f"status {error.response.status_code}"] += 1
@@ -125,12 +125,12 @@ async def keep_asking(client: httpx.AsyncClient, asks: Iterator[Ask], until: flo
         except (httpx.HTTPError, RuntimeError) as error:
             tally.errors[f"{type(error).__name__}: {error}"] += 1
         else:
-            tally.heard.append(heard)
-            tally.wrong += heard.text != ask.text
+            tally.answers.append(answer)
+            tally.wrong += answer.text != ask.text
 
 
 async def weigh(pid: int, tally: Tally) -> None:
-    """The server's memory every second."""
+    """Record the server's memory every second."""
     began = time.perf_counter()
     while True:
         tally.resident.append((time.perf_counter() - began, memory(pid)))
@@ -138,7 +138,7 @@ async def weigh(pid: int, tally: Tally) -> None:
 
 
 async def storm(url: str, pid: int, asks: list[Ask], options: argparse.Namespace) -> tuple[Tally, float]:
-    """All clients at the same time; what they heard, and how long it took to the last answer."""
+    """Run all clients at the same time. Return the tally and the seconds to the last answer."""
     tally, began = Tally(), time.perf_counter()
     weighing = asyncio.create_task(weigh(pid, tally))
     limits = httpx.Limits(max_connections=None)
@@ -150,20 +150,20 @@ async def storm(url: str, pid: int, asks: list[Ask], options: argparse.Namespace
 
 
 def memory(pid: int) -> float:
-    """Resident memory of a process in MB."""
+    """Return the resident memory of a process in MB."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("VmRSS"):
             return int(line.split()[1]) / 1024
-    raise RuntimeError(f"process {pid} tells nothing of its memory")
+    raise RuntimeError(f"process {pid} does not report its memory")
 
 
 def files(pid: int) -> int:
-    """Open files of a process."""
+    """Return the number of open files of a process."""
     return len(os.listdir(f"/proc/{pid}/fd"))
 
 
 def start(options: argparse.Namespace) -> tuple[subprocess.Popen[bytes], str]:
-    """A server of its own, once it answers."""
+    """Start a server and wait until it answers."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -182,7 +182,7 @@ def start(options: argparse.Namespace) -> tuple[subprocess.Popen[bytes], str]:
 
 
 def growth(resident: list[tuple[float, float]], seconds: float) -> dict[str, float]:
-    """Memory after the warm-up and at the end of the load, each the median of ten seconds."""
+    """Return the memory after the warm-up and at the end, each the median of ten seconds."""
     begin = seconds * WARM_UP
     warm = statistics.median(mb for at, mb in resident if begin <= at <= begin + 10)
     end = statistics.median(mb for at, mb in resident if seconds - 10 <= at <= seconds)
@@ -194,34 +194,34 @@ def percentile(values: list[float], share: float) -> float:
 
 
 def report(tally: Tally, seconds: float, options: argparse.Namespace) -> dict[str, Any]:
-    """The figures of a run."""
-    heard = tally.heard
+    """Return the figures of a run."""
+    answers = tally.answers
     return {
         "streams": options.streams,
         "seconds_of_load": options.seconds,
         "seconds_to_the_last_answer": seconds,
-        "completed": len(heard),
+        "completed": len(answers),
         "wrong_texts": tally.wrong,
         "refused_with_429": tally.refused,
         "errors": dict(tally.errors),
-        "stalled": sum(one.silence > STALLED for one in heard),
-        "longest_silence_seconds": max(one.silence for one in heard),
-        "tokens_per_second": sum(one.tokens for one in heard) / seconds,
-        "p50_seconds": percentile([one.seconds for one in heard], 0.5),
-        "p95_seconds": percentile([one.seconds for one in heard], 0.95),
-        "p95_first_text": percentile([one.first or one.seconds for one in heard], 0.95),
+        "stalled": sum(one.silence > STALLED for one in answers),
+        "longest_silence_seconds": max(one.silence for one in answers),
+        "tokens_per_second": sum(one.tokens for one in answers) / seconds,
+        "p50_seconds": percentile([one.seconds for one in answers], 0.5),
+        "p95_seconds": percentile([one.seconds for one in answers], 0.95),
+        "p95_first_text": percentile([one.first or one.seconds for one in answers], 0.95),
         "resident": growth(tally.resident, options.seconds),
     }
 
 
 def surroundings(options: argparse.Namespace) -> dict[str, Any]:
-    """What a reader needs to judge the figures."""
+    """Return the command and the facts about the machine."""
     return {
         "command": " ".join(["python", "benchmarks/serving_load.py", *sys.argv[1:]]),
         "date": time.strftime("%Y-%m-%d"),
         "cpus": os.cpu_count(),
         "threads": options.threads,
-        "load_average": [round(value, 1) for value in os.getloadavg()],  # what others did on the machine too
+        "load_average": [round(value, 1) for value in os.getloadavg()],  # the machine may be shared
         "torch": torch.__version__,
         "python": platform.python_version(),
     }
@@ -232,12 +232,12 @@ def main() -> None:
     parser.add_argument("model")
     parser.add_argument("--streams", type=int, default=200)
     parser.add_argument("--seconds", type=float, default=120.0)
-    parser.add_argument("--asks", type=int, default=60, help="different requests")
+    parser.add_argument("--asks", type=int, default=60, help="number of different requests")
     parser.add_argument("--max-batch", type=int, default=16)
     parser.add_argument("--threads", type=int, default=1, help="CPU threads of the server's model")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    torch.set_num_threads(options.threads)  # as the server: it changes how sums are rounded
+    torch.set_num_threads(options.threads)  # as in the server, because it changes how sums are rounded
     result = surroundings(options)
     model = unmask.load(options.model, device="cpu")
     process, url = start(options)
@@ -246,7 +246,7 @@ def main() -> None:
         before = files(process.pid)
         tally, seconds = asyncio.run(storm(url, process.pid, asks, options))
         result |= report(tally, seconds, options)
-        time.sleep(1)  # connections are closed on both sides
+        time.sleep(1)  # let both sides close their connections
         result["open_files"] = {"before": before, "after": files(process.pid)}
         page = httpx.get(f"{url}/metrics").text
         result["idle_at_the_end"] = all(

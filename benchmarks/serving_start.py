@@ -1,4 +1,4 @@
-"""How long after the command `unmask serve` answers its first request.
+"""Time from the command `unmask serve` to its first answer.
 
 python benchmarks/serving_start.py [MODEL] [--times 3] [--out FILE.json]
 """
@@ -28,7 +28,7 @@ def free_port() -> int:
 
 
 def first_answer(model: str) -> dict[str, float]:
-    """Seconds from the command until the server listens, and until it has answered a chat."""
+    """Return the seconds until the server listens, and until it has answered a chat."""
     url, began = f"http://127.0.0.1:{free_port()}", time.perf_counter()
     command = [sys.executable, "-m", "unmask", "serve", model, "--port", url.rpartition(":")[2]]
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
@@ -59,7 +59,7 @@ def main() -> None:
         "command": " ".join(["python", "benchmarks/serving_start.py", *sys.argv[1:]]),
         "date": time.strftime("%Y-%m-%d"),
         "cpus": os.cpu_count(),
-        "load_average": [round(value, 1) for value in os.getloadavg()],  # what others did on the machine too
+        "load_average": [round(value, 1) for value in os.getloadavg()],  # the machine may be shared
         "torch": torch.__version__,
         "runs": [first_answer(options.model) for _ in range(options.times)],
     }

@@ -8,13 +8,13 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from tests.bench.test_reference import SAMPLER
 from tests.conftest import GOLDENS
-from unmask.bench.place import pick_place
+from tests.test_layers import PACKAGE, imports
+from unmask.bench.device import full_size_device
 from unmask.cli.app import app
 
 
-def test_a_small_run_ends_well_and_leaves_its_results(tmp_path):
+def test_a_small_run_succeeds_and_writes_its_results(tmp_path):
     words = ["bench", "gpu", "--small", "--families", "dream", "--ways", "eager", "--out", str(tmp_path)]
     result = CliRunner().invoke(app, words)
     assert result.exit_code == 0, result.output
@@ -30,13 +30,13 @@ def test_a_small_run_ends_well_and_leaves_its_results(tmp_path):
         ("samplers", "lss", "base, klass, less"),
     ],
 )
-def test_parts_of_a_measurement_that_do_not_exist_are_refused(option, value, known):
+def test_unknown_parts_of_a_measurement_are_refused(option, value, known):
     result = CliRunner().invoke(app, ["bench", "gpu", "--small", f"--{option}", value])
     assert result.exit_code == 2
     assert f"{option} must be some of {known}" in " ".join(result.stderr.split())
 
 
-def test_time_that_is_over_is_a_failure_and_said():
+def test_running_out_of_time_is_reported_and_fails():
     result = CliRunner().invoke(app, ["bench", "gpu", "--small", "--families", "dream", "--minutes", "0"])
     assert result.exit_code == 1
     assert "the time given was over" in result.output
@@ -67,9 +67,9 @@ def test_without_a_gpu_a_run_at_full_size_is_refused_and_a_small_one_offered(wha
     assert "there is no GPU on this machine; add --small" in result.stderr
 
 
-def test_a_cpu_that_is_named_is_taken_at_full_size():
-    assert pick_place("cpu", small=False) == torch.device("cpu")
-    assert pick_place(None, small=True) == torch.device("cpu")
+def test_a_full_size_run_takes_the_cpu_only_if_it_is_named():
+    assert full_size_device("cpu", small=False) == torch.device("cpu")
+    assert full_size_device(None, small=True) == torch.device("cpu")
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_a_cpu_that_is_named_is_taken_at_full_size():
         (("cpu",), "cpu.json", "| `less` |"),
     ],
 )
-def test_every_other_measurement_ends_well_and_leaves_its_results(tmp_path, words, file, row):
+def test_every_other_benchmark_succeeds_and_writes_its_results(tmp_path, words, file, row):
     result = CliRunner().invoke(app, ["bench", *words, "--small", "--out", str(tmp_path)])
     assert result.exit_code == 0, result.output
     assert row in result.output
@@ -89,11 +89,20 @@ def test_every_other_measurement_ends_well_and_leaves_its_results(tmp_path, word
     assert written["problems"] == []
 
 
-def test_a_reference_is_timed_beside_ours(tmp_path):
-    file = tmp_path / "other.py"
-    file.write_text(SAMPLER)
-    words = ["gpu", "--small", "--families", "dream", "--ways", "eager", "--reference", f"{file}:fill"]
-    result = CliRunner().invoke(app, ["bench", *words])
-    assert result.exit_code == 0, result.output
-    assert "| Dream-7B: other.py:fill |" in result.output
-    assert "--reference other.py:fill --small" in result.output
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--device", "cuda:99"), "device 'cuda:99' is not available on this machine"),
+        (("--device", "gpu"), "unknown device 'gpu'"),
+        (("--repeat", "0"), "--repeat"),
+    ],
+)
+def test_wrong_options_of_the_sampler_benchmark_are_refused(arguments, words):
+    result = CliRunner().invoke(app, ["bench", "samplers", *arguments])
+    assert result.exit_code == 2
+    assert words in " ".join(result.stderr.split())
+
+
+def test_the_package_imports_nothing_from_the_benchmarks_of_a_clone():
+    for path in PACKAGE.rglob("*.py"):
+        assert not any(name.split(".")[0] == "benchmarks" for name in imports(path.read_text())), path

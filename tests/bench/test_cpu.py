@@ -7,9 +7,9 @@ import json
 from unmask.bench.cpu import run_cpu
 
 
-def test_both_samplers_are_timed_and_their_forwards_apart(tmp_path):
-    said: list[str] = []
-    content = run_cpu(small=True, out=tmp_path, say=said.append)
+def test_both_samplers_and_their_forwards_are_timed(tmp_path):
+    printed: list[str] = []
+    content = run_cpu(small=True, out=tmp_path, log=printed.append)
     base, less = (content["samplers"][name] for name in ("base", "less"))
     for spent in (base, less):
         assert 0 < spent["forward_seconds"] < spent["seconds"]
@@ -17,4 +17,4 @@ def test_both_samplers_are_timed_and_their_forwards_apart(tmp_path):
     assert less["steps"] < base["steps"]
     assert json.loads((tmp_path / "cpu.json").read_text()) == content
     ratio = base["seconds"] / less["seconds"]
-    assert f"`less` takes {ratio:.2f} x fewer seconds than `base`." in said[-1]
+    assert f"`less` takes {ratio:.2f} x fewer seconds than `base`." in printed[-1]

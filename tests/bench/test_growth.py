@@ -6,7 +6,6 @@ import json
 
 import pytest
 
-from unmask.bench.gpu import SHAPES
 from unmask.bench.growth import (
     BYTES_PER_SECOND,
     FLOPS_PER_SECOND,
@@ -17,23 +16,24 @@ from unmask.bench.growth import (
     run_growth,
     sizes,
 )
+from unmask.bench.step import SHAPES
 from unmask.models import build
 
 
 def test_every_size_is_measured_drawn_and_written(tmp_path):
-    said: list[str] = []
-    content = run_growth(way="recorded", small=True, out=tmp_path, say=said.append)
+    printed: list[str] = []
+    content = run_growth(way="recorded", small=True, out=tmp_path, log=printed.append)
     assert content["problems"] == []
     assert content == json.loads((tmp_path / "growth.json").read_text())
     assert (tmp_path / "growth.png").read_bytes().startswith(b"\x89PNG")
     for points in content["families"].values():
         assert [(found["rows"], found["columns"]) for found in points.values()] == list(sizes(SMALL))
         assert all(found["forward_ms"] > 0 and found["step_ms"] > 0 for found in points.values())
-    assert "| Dream-7B | 4 | 24 |" in said[-1]
+    assert "| Dream-7B | 4 | 24 |" in printed[-1]
 
 
 def test_the_floors_are_the_arithmetic_and_the_weights():
-    content = run_growth(families=["llada"], way="eager", small=True, say=lambda _: None)
+    content = run_growth(families=["llada"], way="eager", small=True, log=lambda _: None)
     found = content["families"]["LLaDA-8B"]["2 x 24"]
     model = build(SHAPES["published"]["llada"] | SHAPES["tiny"]["llada"])
     head = model.head.weight.numel()
@@ -45,13 +45,13 @@ def test_the_floors_are_the_arithmetic_and_the_weights():
     assert found["bytes_floor_ms"] == pytest.approx(weights / BYTES_PER_SECOND * 1e3)
 
 
-def test_at_full_size_cheap_points_come_first_and_none_twice():
+def test_at_full_size_cheap_points_come_first_and_each_once():
     wanted = list(sizes(Range()))
     assert len(wanted) == len(set(wanted)) == 13
     assert (wanted[0], wanted[-1]) == ((1, 128), (64, 384))
 
 
-def test_what_was_measured_is_drawn_when_the_rest_is_missing(tmp_path):
+def test_a_partial_result_is_drawn(tmp_path):
     lone = Point(
         rows=1,
         columns=128,

@@ -1,17 +1,21 @@
-"""Other code's samplers run on our models as on their own, and the plain ones write what ours do."""
+"""Samplers of other code run on our models, and the released rules write the tokens of our samplers."""
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import torch
+from typer.testing import CliRunner
 
 import unmask
+from benchmarks import gpu
+from benchmarks.reference import OtherSampler, PublishedModel
+from benchmarks.released import RULES, released
 from tests.conftest import GOLDENS
-from unmask.bench.reference import Published, Reference
-from unmask.bench.released import RULES, released
 from unmask.models import load
 
-# as one would write it for a model of transformers: every mask at once, from left to right
+# a sampler for a model of transformers: one mask after another, from left to right
 SAMPLER = """
 import torch
 
@@ -36,8 +40,8 @@ def written(tmp_path):
 
 
 def test_a_function_of_a_file_samples_from_our_model(written):
-    model = Published(load(GOLDENS / "llada_tiny"))
-    tokens = Reference.read(f"{written(SAMPLER)}:fill").call(model, PROMPT, **SIZES)
+    model = PublishedModel(load(GOLDENS / "llada_tiny"))
+    tokens = OtherSampler.read(f"{written(SAMPLER)}:fill").call(model, PROMPT, **SIZES)
     assert tokens.shape == (1, 36)
     assert torch.equal(tokens[:, :4], PROMPT)
     assert model.config.mask_token_id not in tokens
@@ -48,28 +52,28 @@ def test_a_function_may_ask_for_a_tokenizer_first_and_for_arguments_of_its_own(w
     source = (
         "def ask(model, tokenizer, ids, gen_length, alg, scale=1):\n    return ids, gen_length, alg, scale\n"
     )
-    ids, length, *own = Reference.read(f"{written(source)}:ask alg=klass scale=0.5").call(
-        Published(load(GOLDENS / "llada_tiny")), PROMPT, **SIZES
+    ids, length, *own = OtherSampler.read(f"{written(source)}:ask alg=klass scale=0.5").call(
+        PublishedModel(load(GOLDENS / "llada_tiny")), PROMPT, **SIZES
     )
     assert torch.equal(ids, PROMPT)
     assert (length, own) == (32, ["klass", 0.5])
 
 
-def test_a_file_finds_what_lies_beside_it_and_one_folder_above(tmp_path, written):
+def test_a_file_can_import_modules_beside_it_and_one_folder_above(tmp_path, written):
     written("COUNT = 3\n", "shared_of_the_reference.py")
     (tmp_path / "inside").mkdir()
     (tmp_path / "inside" / "deep.py").write_text(
         "from shared_of_the_reference import COUNT\n\ndef run(model, prompt):\n    return COUNT\n"
     )
-    reference = Reference.read(f"{tmp_path}/inside/deep.py:run")
-    assert reference.call(Published(load(GOLDENS / "llada_tiny")), PROMPT, **SIZES) == 3
+    reference = OtherSampler.read(f"{tmp_path}/inside/deep.py:run")
+    assert reference.call(PublishedModel(load(GOLDENS / "llada_tiny")), PROMPT, **SIZES) == 3
 
 
 @pytest.mark.parametrize("family", ["llada_tiny", "dream_tiny"])
-def test_logits_are_those_of_the_published_code_not_aligned(family):
+def test_logits_are_unaligned_as_in_the_published_code(family):
     model = load(GOLDENS / family)
     tokens = torch.tensor([[7, 42, 99, 5, 6, 8]])
-    published = Published(model)
+    published = PublishedModel(model)
     logits = published(tokens, "full").logits
     with torch.no_grad():
         aligned = model(tokens, None, slice(2, 5), None)
@@ -79,10 +83,10 @@ def test_logits_are_those_of_the_published_code_not_aligned(family):
 
 @pytest.mark.parametrize("family", ["llada_tiny", "dream_tiny"])
 @pytest.mark.parametrize("name", RULES)
-def test_the_plain_samplers_write_what_ours_do(family, name):
+def test_the_released_rules_write_the_tokens_of_our_samplers(family, name):
     model = load(GOLDENS / family)
     reference = dict(zip(RULES, released(), strict=True))[name]
-    tokens = reference.call(Published(model), PROMPT, **SIZES)
+    tokens = reference.call(PublishedModel(model), PROMPT, **SIZES)
     info = model.info
     canvas = unmask.blank(PROMPT.tolist(), 32, mask_id=info.mask_id, pad_id=info.pad_id)
     blocks = unmask.plan(canvas.start, 32, steps=16, block_length=16)
@@ -95,23 +99,23 @@ def test_the_plain_samplers_write_what_ours_do(family, name):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("missing.py:fill", r"must be PATH\.py:FUNCTION with a file that is there, got 'missing\.py:fill'"),
+        ("missing.py:fill", r"must be PATH\.py:FUNCTION with an existing file, got 'missing\.py:fill'"),
         ("", r"must be PATH\.py:FUNCTION"),
         ("{file}:absent", "has no function 'absent'"),
         ("{file}:fill alg", "must be NAME=VALUE, got 'alg'"),
     ],
 )
-def test_what_names_no_function_is_refused(written, text, words):
+def test_a_reference_that_names_no_function_is_refused(written, text, words):
     file = written(SAMPLER)
     with pytest.raises(ValueError, match=words):
-        Reference.read(text.format(file=file))
+        OtherSampler.read(text.format(file=file))
 
 
 def test_a_file_that_cannot_be_imported_is_refused(written):
     with pytest.raises(
         ValueError, match=r"other\.py cannot be imported: No module named 'nowhere_to_be_found'"
     ):
-        Reference.read(f"{written('import nowhere_to_be_found')}:fill")
+        OtherSampler.read(f"{written('import nowhere_to_be_found')}:fill")
 
 
 @pytest.mark.parametrize(
@@ -122,6 +126,29 @@ def test_a_file_that_cannot_be_imported_is_refused(written):
     ],
 )
 def test_a_function_that_cannot_be_called_is_named(written, source, kind, words):
-    reference = Reference.read(f"{written(source)}:f")
+    reference = OtherSampler.read(f"{written(source)}:f")
     with pytest.raises(kind, match=words):
-        reference.call(Published(load(GOLDENS / "llada_tiny")), PROMPT, **SIZES)
+        reference.call(PublishedModel(load(GOLDENS / "llada_tiny")), PROMPT, **SIZES)
+
+
+def test_a_reference_is_timed_in_the_same_run(tmp_path, written):
+    words = ["--small", "--families", "dream", "--ways", "eager", "--caches", "none", "--samplers", "less"]
+    words += ["--out", str(tmp_path), "--reference", f"{written(SAMPLER)}:fill"]
+    result = CliRunner().invoke(gpu.app, words)
+    assert result.exit_code == 0, result.output
+    assert "| Dream-7B: other.py:fill |" in result.output
+    content = json.loads((tmp_path / "gpu.json").read_text())
+    assert content["command"].startswith("python -m benchmarks.gpu --families dream")
+    assert content["command"].endswith("--reference other.py:fill --small")
+    assert content["families"]["dream"]["references"]["other.py:fill"]["forward_ms"] > 0
+
+
+def test_without_a_reference_the_released_rules_are_timed(tmp_path):
+    words = ["--small", "--families", "llada", "--ways", "eager", "--caches", "none", "--samplers", "less"]
+    result = CliRunner().invoke(gpu.app, [*words, "--out", str(tmp_path)])
+    assert result.exit_code == 0, result.output
+    timed = json.loads((tmp_path / "gpu.json").read_text())["families"]["llada"]["references"]
+    assert list(timed) == [f"{name} as released, in plain torch" for name in RULES]
+    for row in timed.values():  # a step is the difference of two runs, so its sign is open here
+        assert row["forward_ms"] > 0
+        assert isinstance(row["step_ms"], float)

@@ -1,4 +1,4 @@
-"""`unmask bench same` in miniature: it finds what is the same, and says what is not."""
+"""`unmask bench same` in miniature: it counts equal tokens and names the paths that differ."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ UNCOMPILED = [way for way in WAYS if way != "compiled"]
 
 @pytest.mark.parametrize("family", ["llada_tiny", "dream_tiny"])
 def test_every_way_gives_the_tokens_of_the_plain_one_in_float32(tmp_path, family):
-    said: list[str] = []
+    printed: list[str] = []
     folder = str(GOLDENS / family)
-    content = run_same(models=[folder], ways=UNCOMPILED, small=True, out=tmp_path, say=said.append)
+    content = run_same(models=[folder], ways=UNCOMPILED, small=True, out=tmp_path, log=printed.append)
     assert content["problems"] == []
     found = content["models"][family]
     assert found["float32"] == {way: dict.fromkeys(SAMPLERS, 1.0) for way in UNCOMPILED}
@@ -27,10 +27,10 @@ def test_every_way_gives_the_tokens_of_the_plain_one_in_float32(tmp_path, family
     assert list(found["bfloat16"]) == UNCOMPILED
     assert json.loads((tmp_path / "same.json").read_text()) == content
     assert folder not in (tmp_path / "same.json").read_text()
-    assert f"| {family}, bfloat16, plain |" in said[-1]
+    assert f"| {family}, bfloat16, plain |" in printed[-1]
 
 
-def test_a_shipped_model_is_asked_the_questions_of_its_tasks():
+def test_a_shipped_model_gets_questions_of_different_lengths():
     check = Check("mini-llada", CPU, SMALL)
     canvas = check.canvas(load("mini-llada", device=CPU))
     assert canvas.tokens.shape[0] == SMALL.rows
@@ -55,15 +55,15 @@ def test_changed_tokens_are_counted_and_named_in_float32_alone():
         ({"models": []}, "--model must name at least one model"),
     ],
 )
-def test_wrong_use_is_refused(options, words):
+def test_wrong_settings_are_refused(options, words):
     with pytest.raises(ValueError, match=words):
         run_same(small=True, **options)
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # of torch's compiler, some tens
-def test_compiled_layers_too():
+def test_compiled_layers_write_the_plain_tokens_in_float32():
     content = run_same(
-        models=[str(GOLDENS / "llada_tiny")], ways=["compiled"], small=True, say=lambda _: None
+        models=[str(GOLDENS / "llada_tiny")], ways=["compiled"], small=True, log=lambda _: None
     )
     assert content["problems"] == []

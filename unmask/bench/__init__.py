@@ -1,1 +1,1 @@
-"""Timed runs. Every published number stands beside the command that made it."""
+"""Timings of this library, behind `unmask bench`. Comparisons with other code live in benchmarks/."""

@@ -1,4 +1,4 @@
-"""A small model on the CPU: `less` beside `base` in one run, and how much of a step is not the forward."""
+"""`unmask bench cpu`: `less` beside `base` on a small model, and the share of a step outside the forward."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from typing import Any, TypedDict
 import torch
 from torch import Tensor
 
-from unmask.bench.gpu_table import words
 from unmask.bench.report import Report
-from unmask.bench.timing import machine
+from unmask.bench.timing import machine, machine_line
 from unmask.models import load
 from unmask.models.tokens import Tokenizer
 from unmask.models.trunk import Trunk
@@ -51,7 +50,7 @@ class Timed:
 
 
 class Spent(TypedDict):
-    """What a sampler took for all prompts."""
+    """The cost of a sampler over all prompts."""
 
     seconds: float
     forward_seconds: float
@@ -64,18 +63,18 @@ def run_cpu(
     model: str = MODEL,
     small: bool = False,
     out: Path | None = None,
-    say: Callable[[str], None] = print,
+    log: Callable[[str], None] = print,
 ) -> dict[str, Any]:
-    """The results, which are also in `out`/cpu.json, and said as a table."""
+    """Measure, print the table, and write `out`/cpu.json. Return the results."""
     timed = Timed(load(model, device="cpu"))
     length, tasks = (16, TEST_TASKS[:2]) if small else (LENGTH, TEST_TASKS)
     prompts = [[{"role": "user", "content": test_items(task)[0].prompt}] for task in tasks]
     load_before = os.getloadavg()[0]
     spent = {name: Spent(seconds=0.0, forward_seconds=0.0, steps=0, forwards=0) for name in SAMPLERS}
     for name in SAMPLERS:
-        _decode(timed, prompts[0], name, length)  # the first run is slower
+        _decode(timed, prompts[0], name, length)  # warm up
     for prompt in prompts:
-        for name in SAMPLERS:  # in turns, so that load hits both alike
+        for name in SAMPLERS:  # in turns, so that other load slows both alike
             for key, value in _decode(timed, prompt, name, length).items():
                 spent[name][key] += value  # type: ignore[literal-required]
     content = {
@@ -86,8 +85,8 @@ def run_cpu(
         "prompts": len(prompts),
         "samplers": spent,
     }
-    say(table(content))
-    report = Report(content, None if out is None else out / "cpu.json", deadline=0.0, say=say)
+    log(table(content))
+    report = Report(content, None if out is None else out / "cpu.json", deadline=0.0, log=log)
     report.write()
     return report.result()
 
@@ -100,12 +99,12 @@ def _decode(model: Timed, prompt: Sequence[Mapping[str, str]], name: str, length
 
 
 def table(content: Mapping[str, Any]) -> str:
-    """The results as Markdown."""
+    """Return the results as Markdown."""
     spent, threads = content["samplers"], content["machine"]["threads"]
     before = f"{threads} threads, load {content['machine']['load_before']:.1f} before"
     what = f"{content['model']}, L = {content['length']}, {content['prompts']} prompts one by one"
     lines = [
-        f"`{content['command']}`, {words(content['machine'])}, {before}",
+        f"`{content['command']}`, {machine_line(content['machine'])}, {before}",
         "",
         f"| {what} | seconds | steps | forwards | ms per step | of it not the forward |",
         "|---|---|---|---|---|---|",

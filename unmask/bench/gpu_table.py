@@ -1,4 +1,4 @@
-"""The results of `unmask bench gpu` as tables, and what is wrong in them."""
+"""The results of `unmask bench gpu` as tables, and the errors in them."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
-from unmask.bench.gpu import WAYS
+from unmask.bench.step import WAYS
+from unmask.bench.timing import machine_line
 
-LSE_ERROR = 1e-4  # of two orders of summation in float32
+LSE_ERROR = 1e-4  # between two orders of summation in float32
 
 
 def wrong(content: Mapping[str, Any]) -> Iterator[str]:
-    """What a way to run a model got wrong; compiled layers round differently, so tokens may differ there."""
+    """Yield the errors of each way. Compiled layers round differently, so their tokens may differ."""
     for family in content["families"].values():
         for cache, share in family.get("recorded", {}).get("same_tokens", {}).items():
             if share < 1:
@@ -27,7 +28,7 @@ def wrong(content: Mapping[str, Any]) -> Iterator[str]:
 
 
 def table(content: Mapping[str, Any]) -> str:
-    """The results as Markdown, one column per way to run each family."""
+    """Return the results as Markdown, one column per family and way."""
     columns = [(family, way) for family in content["families"].values() for way in WAYS if way in family]
     rows: dict[str, Callable[[Any], str]] = {
         "tokens as in the first way": lambda way: ", ".join(
@@ -37,7 +38,7 @@ def table(content: Mapping[str, Any]) -> str:
     for batch in content["batches"]:
         rows |= _batch_rows(batch)
     lines = [
-        f"`{content['command']}`, {words(content['machine'])}; milliseconds",
+        f"`{content['command']}`, {machine_line(content['machine'])}; milliseconds",
         "",
         "| | " + " | ".join(f"{family['name']} {way}" for family, way in columns) + " |",
         "|---|" + "---|" * len(columns),
@@ -92,7 +93,7 @@ def _batch_rows(batch: int) -> dict[str, Callable[[Any], str]]:
 def _cell(cell: Callable[[Any], str], way: Any) -> str:
     try:
         return cell(way)
-    except KeyError:  # a measurement that was not taken
+    except KeyError:  # not measured
         return "-"
 
 
@@ -123,8 +124,3 @@ def _summary_lines(content: Mapping[str, Any]) -> Iterator[str]:
                 f"| {found['torch_path_ms']:.3f} | {found['topk_and_logsumexp_ms']:.3f} "
                 f"| {same} | {found['lse_error']:.1e} |"
             )
-
-
-def words(machine: Mapping[str, Any]) -> str:
-    versions = ", ".join(f"{key} {machine[key]}" for key in ("torch", "cuda", "triton") if machine[key])
-    return f"{machine['device']}, {versions}, {machine['date']}"

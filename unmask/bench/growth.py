@@ -1,7 +1,7 @@
-"""How the cost of a step grows with the canvas and with the batch, beside what the hardware allows.
+"""`unmask bench growth`: how the cost of a step grows with the canvas and with the batch.
 
-The two floors are the time of a forward's arithmetic and that of reading its weights once, at rates that one
-H200 reaches on large products and copies; on other devices they are lines to compare with, no limits.
+Two floors stand beside each time: the forward's arithmetic, and one read of its weights, at rates that an
+H200 reaches on large products and copies. On other devices they serve for comparison only.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import Any, TypedDict
 
 import torch
 
-from unmask.bench.gpu import NAMES, WAYS, Bench, Sizes, full_size
-from unmask.bench.gpu_table import words
-from unmask.bench.place import pick_place
-from unmask.bench.report import Report, command, some_of
-from unmask.bench.timing import machine, timed
+from unmask.bench.device import full_size_device
+from unmask.bench.internals import read_bytes
+from unmask.bench.report import Report, check_names, command_line
+from unmask.bench.step import NAMES, WAYS, Sizes, StepTimer, full_size
+from unmask.bench.timing import machine, machine_line, timed
 from unmask.experiments.drawing import COLOURS, legend, panels, save_png
 from unmask.experiments.forward_cost import forward_flops
 from unmask.fast.compile import compile
@@ -28,16 +28,16 @@ from unmask.models.trunk import Trunk
 
 FLOPS_PER_SECOND = 790e12
 BYTES_PER_SECOND = 4.3e12
-WARM_STEPS = 3  # after so many, every shape of a decision has been met
+WARM_STEPS = 3  # enough to meet every shape of a decision
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Range:
-    """What is run; a third of the columns is prompt."""
+    """The sizes to run. A third of the columns is prompt."""
 
     columns: tuple[int, ...] = (128, 256, 512, 1024, 2048, 4096)  # of one row
     rows: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64)
-    usual: int = 384  # columns where the rows grow
+    usual: int = 384  # columns while the number of rows grows
     steps: int = 8
     runs: int = 5
     warmups: int = 1
@@ -55,7 +55,7 @@ class Point(TypedDict):
     step_ms: float
     compute_floor_ms: float
     bytes_floor_ms: float
-    tokens_per_second: float  # columns that went through the model
+    tokens_per_second: float  # columns through the model
 
 
 @torch.no_grad()
@@ -67,24 +67,24 @@ def run_growth(
     small: bool = False,
     minutes: float = 20.0,
     out: Path | None = None,
-    say: Callable[[str], None] = print,
+    log: Callable[[str], None] = print,
 ) -> dict[str, Any]:
-    """The results, which are also in `out`/growth.json, with the figure beside it, and said as tables."""
-    some_of("families", families, NAMES)
-    some_of("ways", [way], WAYS)
-    place = pick_place(device, small=small)
+    """Measure, print the table, and write `out`/growth.json and `out`/growth.png. Return the results."""
+    check_names("families", families, NAMES)
+    check_names("ways", [way], WAYS)
+    place = full_size_device(device, small=small)
     options = [("families", ",".join(families)), ("ways", way), ("device", place.type)]
     content: dict[str, Any] = {
-        "command": command("growth", [*options, ("minutes", f"{minutes:g}")], small=small),
+        "command": command_line("unmask bench growth", [*options, ("minutes", f"{minutes:g}")], small=small),
         "machine": machine(place),
         "rates": {"flops_per_second": FLOPS_PER_SECOND, "bytes_per_second": BYTES_PER_SECOND},
         "way": way,
         "families": {},
     }
     path = None if out is None else out / "growth.json"
-    report = Report(content, path, time.monotonic() + minutes * 60, say)
+    report = Report(content, path, time.monotonic() + minutes * 60, log)
     for family in families:
-        say(f"{NAMES[family]}: making the weights")
+        log(f"{NAMES[family]}: making the weights")
         model = full_size(family, place, small=small)
         if (settings := WAYS[way]) is not None:
             compile(model, **settings)
@@ -93,30 +93,26 @@ def run_growth(
             work = partial(point, model, rows, columns, SMALL if small else Range(), place)
             report.attempt(points, f"{rows} x {columns}", work)
         del model, work
-        gc.collect()  # a compiled model and its runner hold each other
-    say(f"\n{table(content)}")
-    if out is not None:
-        try:
-            draw(content, out / "growth.png")
-        except ValueError as error:  # a missing library is no reason to lose the numbers
-            report.problem(f"no figure: {error}")
+        gc.collect()  # a compiled model and its runner refer to each other
+    log(f"\n{table(content)}")
+    report.draw(draw, "growth.png")
     report.write()
     return report.result()
 
 
 def sizes(given: Range) -> Iterator[tuple[int, int]]:
-    """Rows and columns of every point, cheap ones first."""
+    """Yield rows and columns of every point, cheap ones first."""
     wanted = {(1, columns) for columns in given.columns} | {(rows, given.usual) for rows in given.rows}
     yield from sorted(wanted, key=lambda size: (size[0] * size[1], size))
 
 
 def point(model: Trunk, rows: int, columns: int, given: Range, device: torch.device) -> Point:
-    """A forward by itself, and a step of `less` in a short run without a cache."""
+    """Time a forward by itself, and a step of `less` in a short run without a cache."""
     prompt = columns // 3
     lengths = Sizes(prompt=prompt, length=columns - prompt, runs=given.runs, warmups=given.warmups)
-    bench = Bench(model, lengths, device)
-    forward = bench.forward(rows)
-    run = partial(bench.decode, rows, "none", fill_leftovers=False)
+    timer = StepTimer(model, lengths, device)
+    forward = timer.forward(rows)
+    run = partial(timer.decode, rows, "none", fill_leftovers=False)
     run(steps=WARM_STEPS)
     taken, result = timed(partial(run, steps=given.steps), device)
     step = taken * 1e3 / result.evaluations
@@ -127,15 +123,15 @@ def point(model: Trunk, rows: int, columns: int, given: Range, device: torch.dev
         forward_ms=forward,
         step_ms=step,
         compute_floor_ms=flops / FLOPS_PER_SECOND * 1e3,
-        bytes_floor_ms=bench.weight_bytes() / BYTES_PER_SECOND * 1e3,
+        bytes_floor_ms=read_bytes(model) / BYTES_PER_SECOND * 1e3,
         tokens_per_second=rows * columns / step * 1e3,
     )
 
 
 def table(content: Mapping[str, Any]) -> str:
-    """The results as Markdown."""
+    """Return the results as Markdown."""
     lines = [
-        f"`{content['command']}`, {words(content['machine'])}; milliseconds",
+        f"`{content['command']}`, {machine_line(content['machine'])}; milliseconds",
         "",
         "| | B | N | forward | step of `less` | compute floor | bytes floor | tokens per second |",
         "|---|---|---|---|---|---|---|---|",
@@ -152,7 +148,7 @@ def table(content: Mapping[str, Any]) -> str:
 
 
 def draw(content: Mapping[str, Any], path: Path) -> None:
-    """Per family: time against columns, time against rows, and tokens per second, as a PNG."""
+    """Draw, for each family, time by columns, time by rows and tokens per second, as a PNG."""
     families = {name: list(points.values()) for name, points in content["families"].items() if points}
     if not families:
         raise ValueError("nothing was measured")
@@ -172,7 +168,7 @@ def draw(content: Mapping[str, Any], path: Path) -> None:
     save_png(figure, path)
 
 
-LINES: dict[str, dict[str, Any]] = {  # in the order in which they are drawn, one over the other
+LINES: dict[str, dict[str, Any]] = {  # drawn in this order, later ones on top
     "compute_floor_ms": {"label": "floor: arithmetic", "color": "0.3", "linestyle": "--"},
     "bytes_floor_ms": {"label": "floor: reading the weights", "color": "0.3", "linestyle": ":"},
     "forward_ms": {
@@ -196,7 +192,7 @@ def _times(axes: Any, points: Sequence[Point], over: str) -> None:
 
 
 def _rate(axes: Any, points: Sequence[Point]) -> None:
-    """Tokens per second, and how many the arithmetic allows."""
+    """Draw the tokens per second beside the arithmetic limit."""
     rows = [p["rows"] for p in points]
     most = [p["rows"] * p["columns"] / p["compute_floor_ms"] * 1e3 for p in points]
     axes.plot(rows, most, **LINES["compute_floor_ms"])
@@ -208,7 +204,7 @@ def _rate(axes: Any, points: Sequence[Point]) -> None:
 
 
 def _below(axes: Any, sizes: Sequence[int], label: str) -> None:
-    """A logarithmic axis of the sizes that were run; of two close ones the first is named."""
+    """Label a logarithmic axis with the sizes. Of two sizes close together, label the first."""
     ticks: list[int] = []
     for size in sizes:
         if not ticks or size >= 1.6 * ticks[-1]:

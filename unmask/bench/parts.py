@@ -1,4 +1,4 @@
-"""Where the time of a step goes: the kernels that ran, by what they do, and the time in which none did."""
+"""The time of a step by kind of kernel, and the time in which no kernel ran."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch.profiler import ProfilerActivity, profile
 from unmask.bench.timing import Work, seconds
 from unmask.experiments.drawing import COLOURS, panels, save_png
 
-# the first pattern that a kernel's name matches says what it does
+# the first pattern that matches a kernel's name gives its kind
 KINDS = {
     "matrix products": r"gemm|nvjet|cutlass|xmma|cublas|splitk|aten::(mm|addmm|bmm)$|^_product$",
     "attention": r"flash|fmha|attention|cudnn_.*sdpa|^_attend$",
@@ -26,7 +26,7 @@ WAITING = "no kernel running"
 
 
 class Part(TypedDict):
-    """What one kind of kernel takes of a step."""
+    """The share of one kind of kernel in a step."""
 
     kind: str
     ms: float
@@ -34,12 +34,12 @@ class Part(TypedDict):
 
 
 def parts_of_a_step(run: Work, steps: int, device: torch.device) -> list[Part]:
-    """The parts of a step of `run`, which takes so many; without a GPU, of the operations on the CPU."""
+    """Profile `run`, which takes `steps` steps, and return the parts of one. On the CPU, count operations."""
     run()
-    whole = seconds(run, device) * 1e3 / steps  # the profiler itself takes time
+    whole = seconds(run, device) * 1e3 / steps  # timed without the profiler, which is slow
     cuda = device.type == "cuda"
     activity = ProfilerActivity.CUDA if cuda else ProfilerActivity.CPU
-    with profile(activities=[activity], acc_events=True) as profiler:  # without which torch 2.11 warns
+    with profile(activities=[activity], acc_events=True) as profiler:  # torch 2.11 warns without it
         seconds(run, device)
     spent = {kind: Part(kind=kind, ms=0.0, kernels=0.0) for kind in KINDS}
     for event in profiler.key_averages():
@@ -53,12 +53,12 @@ def parts_of_a_step(run: Work, steps: int, device: torch.device) -> list[Part]:
 
 
 def kind_of(kernel: str) -> str:
-    """What a kernel of this name does."""
+    """Return the kind of a kernel, by its name."""
     return next(kind for kind, pattern in KINDS.items() if re.search(pattern, kernel, re.IGNORECASE))
 
 
 def parts_table(title: str, parts: Sequence[Part]) -> str:
-    """The parts as Markdown."""
+    """Return the parts as Markdown."""
     whole = sum(part["ms"] for part in parts)
     lines = [f"| {title} | us | share | kernels |", "|---|---|---|---|"]
     for part in parts:
@@ -69,7 +69,7 @@ def parts_table(title: str, parts: Sequence[Part]) -> str:
 
 
 def draw_parts(content: Mapping[str, Any], path: Path) -> None:
-    """One bar per family and way to run it, as a PNG."""
+    """Draw one bar per family and way, as a PNG."""
     bars = [
         (f"{family['name']} {way}", found["parts"])
         for family in content["families"].values()

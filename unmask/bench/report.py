@@ -1,4 +1,4 @@
-"""Results that are kept as they come, and sentences on what is missing."""
+"""Results that are written as they come, and a list of the problems."""
 
 from __future__ import annotations
 
@@ -16,56 +16,67 @@ import torch
 
 @dataclass(slots=True)
 class Report:
-    """All results; the file is written again after each."""
+    """All results of a benchmark. The file is rewritten after each of them."""
 
     content: dict[str, Any]
     path: Path | None
-    deadline: float
-    say: Callable[[str], None] = print
+    deadline: float  # a time of time.monotonic
+    log: Callable[[str], None] = print
     problems: list[str] = field(default_factory=list)
 
-    def attempt(self, place: dict[str, Any], name: str, work: Callable[[], object]) -> None:
-        """Keep what `work` gives, or a sentence on why there is nothing."""
+    def attempt(self, results: dict[str, Any], name: str, work: Callable[[], object]) -> None:
+        """Store the result of `work` under `name`, or record why there is none."""
         if time.monotonic() > self.deadline:
             self.problem(f"{name}: left out, the time given was over")
             return
         try:
-            place[name] = work()
-        except Exception as error:  # a compiler may fail in any way, and what was measured must be kept
+            results[name] = work()
+        except Exception as error:  # a compiler can raise anything, and earlier results must survive
             self.problem(f"{name}: {_first_line(error)}")
             gc.collect()
             torch.cuda.empty_cache()
         self.write()
 
     def problem(self, sentence: str) -> None:
+        """Record a problem and print it."""
         self.problems.append(sentence)
-        self.say(f"problem: {sentence}")
+        self.log(f"problem: {sentence}")
+
+    def draw(self, draw: Callable[[dict[str, Any], Path], None], name: str) -> None:
+        """Draw the results beside the file. Without the drawing library, record a problem instead."""
+        if self.path is None:
+            return
+        try:
+            draw(self.content, self.path.with_name(name))
+        except ValueError as error:
+            self.problem(f"no figure: {error}")
 
     def write(self) -> None:
+        """Write the file, if there is one."""
         if self.path is not None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self.path.write_text(json.dumps(self.result(), indent=2) + "\n", encoding="utf-8")
 
     def result(self) -> dict[str, Any]:
-        """The results with what went wrong."""
+        """Return the results together with the problems."""
         return self.content | {"problems": self.problems}
 
 
 def _first_line(error: Exception) -> str:
-    """What went wrong, on one line; an error may have no message."""
+    """Return the type and the first line of an error; its message may be empty."""
     return f"{type(error).__name__}: {str(error).strip()}".splitlines()[0]
 
 
-def command(what: str, options: Iterable[tuple[str, object]], *, small: bool) -> str:
-    """The command line that repeats a run."""
-    words = ["unmask", "bench", what]
+def command_line(program: str, options: Iterable[tuple[str, object]], *, small: bool) -> str:
+    """Return the command line that repeats a run."""
+    words = program.split()
     for name, value in options:
         words += [f"--{name}", str(value)]
     return shlex.join([*words, *(["--small"] if small else [])])
 
 
-def some_of(name: str, given: Sequence[str], known: Collection[str]) -> None:
-    """Refuse none, and what is not known."""
-    unknown = [word for word in given if word not in known]
+def check_names(field: str, given: Sequence[str], known: Collection[str]) -> None:
+    """Raise if a name is unknown, or if there is none."""
+    unknown = [name for name in given if name not in known]
     if unknown or not given:
-        raise ValueError(f"{name} must be some of {', '.join(known)}; got {', '.join(unknown) or 'none'}")
+        raise ValueError(f"{field} must be some of {', '.join(known)}; got {', '.join(unknown) or 'none'}")

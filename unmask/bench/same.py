@@ -1,7 +1,8 @@
-"""Whether every fast path writes the tokens of the plain one: all of them in float32, the share in bfloat16.
+"""`unmask bench same`: check that every fast path writes the tokens of the plain path.
 
-The plain path runs the layers as loaded, summarizes with torch alone and keeps no keys. A cache is refreshed
-at every step, so that it changes nothing but the way to the same numbers.
+In float32 all tokens must be equal; in bfloat16 the share is reported. The plain path runs the layers as
+loaded, summarizes with torch alone and has no cache. Caches are refreshed at every step, so that they compute
+the same numbers in another way.
 """
 
 from __future__ import annotations
@@ -17,10 +18,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from unmask.bench.gpu_table import words
-from unmask.bench.report import Report, command, some_of
-from unmask.bench.switches import exact_float32, torch_path
-from unmask.bench.timing import machine
+from unmask.bench.device import exact_float32, torch_path
+from unmask.bench.report import Report, check_names, command_line
+from unmask.bench.timing import machine, machine_line
 from unmask.decoding.cache import BlockCache, Recompute
 from unmask.decoding.canvas import Canvas, blank
 from unmask.decoding.plan import plan
@@ -47,7 +47,7 @@ PLAIN = "plain"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Way:
-    """How a model is run; all but the plain way use kernels where there are any."""
+    """How to run a model. All ways but the plain one use the fused kernels if the device has any."""
 
     kernels: bool = True
     compiled: Mapping[str, Any] | None = None  # options of `compile`
@@ -66,14 +66,14 @@ WAYS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sizes:
-    """What is decoded."""
+class BatchSize:
+    """The batch to decode."""
 
     rows: int = 8
     length: int = 128
 
 
-SMALL = Sizes(rows=3, length=16)
+SMALL = BatchSize(rows=3, length=16)
 
 
 def run_same(
@@ -84,10 +84,10 @@ def run_same(
     small: bool = False,
     minutes: float = 20.0,
     out: Path | None = None,
-    say: Callable[[str], None] = print,
+    log: Callable[[str], None] = print,
 ) -> dict[str, Any]:
-    """The results, which are also in `out`/same.json, and said as a table."""
-    some_of("ways", ways, WAYS)
+    """Compare, print the table, and write `out`/same.json. Return the results."""
+    check_names("ways", ways, WAYS)
     if not models:
         raise ValueError("--model must name at least one model, got none")
     place = pick_device(device or ("cpu" if small else "auto"))
@@ -95,39 +95,42 @@ def run_same(
     names = ",".join(Path(name).name for name in models)
     options = [("model", names), ("ways", ",".join(ways)), ("device", place.type)]
     content: dict[str, Any] = {
-        "command": command("same", [*options, ("minutes", f"{minutes:g}")], small=small),
+        "command": command_line("unmask bench same", [*options, ("minutes", f"{minutes:g}")], small=small),
         "machine": machine(place),
         "kernels": kernels.usable(probe, 8),
         "models": {},
     }
     path = None if out is None else out / "same.json"
-    report = Report(content, path, time.monotonic() + minutes * 60, say)
+    report = Report(content, path, time.monotonic() + minutes * 60, log)
     for name in models:
-        check = Check(name, place, SMALL if small else Sizes())
+        check = Check(name, place, SMALL if small else BatchSize())
         found = content["models"].setdefault(Path(name).name, {})
         for dtype in DTYPES:
-            say(f"{Path(name).name}: {dtype}")
+            log(f"{Path(name).name}: {dtype}")
             shares = found.setdefault(dtype, {})
             for way in [PLAIN, *(way for way in ways if way != PLAIN)]:
                 report.attempt(shares, way, partial(check.shares, way, dtype))
     for sentence in wrong(content):
         report.problem(sentence)
-    say(f"\n{table(content)}")
+    log(f"\n{table(content)}")
     report.write()
     return report.result()
 
 
 class Check:
-    """One checkpoint; what its plain path wrote, by dtype, is what the other ways are compared with."""
+    """One checkpoint, and the tokens of its plain path in each dtype."""
 
-    def __init__(self, name: str, device: torch.device, sizes: Sizes) -> None:
+    def __init__(self, name: str, device: torch.device, size: BatchSize) -> None:
         self.name = name
         self.device = device
-        self.sizes = sizes
+        self.size = size
         self.expected: dict[str, dict[str, Tensor]] = {}
 
     def shares(self, way: str, dtype: str) -> dict[str, float]:
-        """Per sampler, the share of tokens that are those of the plain path; its own is against float32."""
+        """Return, for each sampler, the share of tokens that equal the plain path's.
+
+        The plain path itself is compared with its float32 tokens.
+        """
         written = self.written(WAYS[way], dtype)
         if way == PLAIN:
             self.expected[dtype] = written
@@ -138,7 +141,7 @@ class Check:
         }
 
     def written(self, way: Way, dtype: str) -> dict[str, Tensor]:
-        """The generated tokens of every sampler, [B, L] each."""
+        """Return the generated tokens of every sampler, [B, L] each."""
         model = load(self.name, device=self.device, dtype=dtype)
         if way.compiled is not None:
             compile(model, **way.compiled)
@@ -146,8 +149,8 @@ class Check:
             return {name: self.decode(model, name, way.cache) for name in SAMPLERS}
 
     def decode(self, model: Trunk, sampler: str, recompute: Recompute | None) -> Tensor:
-        """One batch in the blocks of the model's family."""
-        length, canvas = self.sizes.length, self.canvas(model)
+        """Decode one batch in the blocks of the model's family."""
+        length, canvas = self.size.length, self.canvas(model)
         block = GenerationConfig().block_size(model.info, length)
         blocks = plan(canvas.start, length, steps=length, block_length=block)
         cache = None if recompute is None else BlockCache(recompute, refresh_every=1)
@@ -155,14 +158,14 @@ class Check:
         return decode(model, canvas, chosen, blocks, cache=cache).generated
 
     def canvas(self, model: Trunk) -> Canvas:
-        """Prompts of different lengths, padded on the left."""
-        info, rows = model.info, self.sizes.rows
+        """Return prompts of different lengths, padded on the left."""
+        info, rows = model.info, self.size.rows
         prompts = list(questions(model, rows)) if model.tokenizer else list(noise(info.mask_id, rows))
-        return blank(prompts, self.sizes.length, mask_id=info.mask_id, pad_id=info.pad_id, device=self.device)
+        return blank(prompts, self.size.length, mask_id=info.mask_id, pad_id=info.pad_id, device=self.device)
 
 
 def questions(model: Trunk, rows: int) -> Iterator[list[int]]:
-    """Test questions of the mini tasks, one task after another."""
+    """Yield test questions of the mini tasks, one task after another."""
     assert model.tokenizer is not None
     for row in range(rows):
         turn, task = divmod(row, len(TEST_TASKS))
@@ -171,14 +174,14 @@ def questions(model: Trunk, rows: int) -> Iterator[list[int]]:
 
 
 def noise(most: int, rows: int) -> Iterator[list[int]]:
-    """Random ids, for a model without a tokenizer."""
+    """Yield random ids, for a model without a tokenizer."""
     generator = torch.Generator().manual_seed(0)
     for row in range(rows):
         yield torch.randint(most, (3 + 2 * row,), generator=generator).tolist()
 
 
 def wrong(content: Mapping[str, Any]) -> Iterator[str]:
-    """Where a fast path changed tokens in float32."""
+    """Yield a sentence for every fast path that changed tokens in float32."""
     for model, dtypes in content["models"].items():
         for way, shares in dtypes.get(DTYPES[0], {}).items():
             for sampler, share in shares.items():
@@ -187,10 +190,10 @@ def wrong(content: Mapping[str, Any]) -> Iterator[str]:
 
 
 def table(content: Mapping[str, Any]) -> str:
-    """The shares as Markdown, one row per way."""
+    """Return the shares as Markdown, one row per way."""
     meaning = "share of tokens as on the plain path, for the plain path in bfloat16 as in float32"
     lines = [
-        f"`{content['command']}`, {words(content['machine'])}; {meaning}",
+        f"`{content['command']}`, {machine_line(content['machine'])}; {meaning}",
         "",
         "| | " + " | ".join(f"`{name}`" for name in SAMPLERS) + " |",
         "|---|" + "---|" * len(SAMPLERS),
@@ -198,9 +201,9 @@ def table(content: Mapping[str, Any]) -> str:
     for model, dtypes in content["models"].items():
         for dtype, ways in dtypes.items():
             for way, shares in ways.items():
-                if (dtype, way) != (DTYPES[0], PLAIN):  # which is the measure
+                if (dtype, way) != (DTYPES[0], PLAIN):  # compared with itself
                     cells = " | ".join(f"{share:.2%}" for share in shares.values())
                     lines.append(f"| {model}, {dtype}, {way} | {cells} |")
     if not content["kernels"]:
-        lines += ["", "No kernel of ours runs on this device: the torch path stood in for it."]
+        lines += ["", "The fused kernels do not run on this device; the torch path ran instead."]
     return "\n".join(lines)

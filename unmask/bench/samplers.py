@@ -1,30 +1,41 @@
-"""What one decision costs at the real shapes, in units of the pass over the logits that every rule needs."""
+"""`unmask bench samplers`: the cost of one decision at full size, in units of one pass over the logits."""
 
 from __future__ import annotations
 
-import argparse
 import platform
-import sys
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
 import torch
 
-from unmask.bench.plain import PLAIN
+from unmask.bench.timing import seconds
 from unmask.decoding.summary import summarize
 from unmask.errors import whole
 from unmask.models.load import pick_device
 from unmask.samplers import make_sampler
 from unmask.types import Observation, Prediction, Sampler
 
-SHAPES = {"LLaDA-8B": 126_464, "Dream-7B": 152_064}
+Rule = Callable[[Observation], object]
+
+VOCABULARIES = {"LLaDA-8B": 126_464, "Dream-7B": 152_064}
 WINDOW = 256
+SAMPLERS = (
+    "base",
+    "base-entropy",
+    "threshold",
+    "factor",
+    "entropy-bound",
+    "prophet",
+    "klass",
+    "less",
+    "less-paper",
+    "less-released",
+)
 
 
-def predictions(vocabulary: int, *, window: int, device: str) -> tuple[Prediction, Prediction]:
-    """Two steps of a half-decided model: confidences from 0 to 1, drifting a little."""
+def predictions(vocabulary: int, *, window: int, device: torch.device) -> tuple[Prediction, Prediction]:
+    """Return two steps of a half-decided model: confidences from 0 to 1 that drift a little."""
     generator = torch.Generator().manual_seed(0)
     before = torch.randn(1, window, vocabulary, generator=generator)
     winners = torch.randint(vocabulary, (1, window, 1), generator=generator)
@@ -34,7 +45,7 @@ def predictions(vocabulary: int, *, window: int, device: str) -> tuple[Predictio
 
 
 def observation(sampler: Sampler, now: Prediction, before: Prediction) -> Observation:
-    """The middle of a full-sequence decoding: every other position still masked."""
+    """Return the middle of a full-sequence decoding: every other position is still masked."""
     rows, window = now.lse.shape
     device = now.lse.device
     masked = torch.arange(window, device=device).expand(rows, window) % 2 == 0
@@ -60,12 +71,12 @@ def observation(sampler: Sampler, now: Prediction, before: Prediction) -> Observ
 
 
 def step(sampler: Sampler, obs: Observation) -> object:
-    """What the loop does after a forward: one summary, one decision."""
+    """Do the loop's work after a forward: one summary, one decision."""
     return sampler.decide(replace(obs, now=summarize(obs.now.full_logits, sampler.needs.top_k)))
 
 
-def best_seconds(works: Sequence[Callable[[], object]], repeat: int, device: str) -> list[float]:
-    """Best time of each, after one turn to warm up; they take turns, so that load hits all of them alike."""
+def best_seconds(works: Sequence[Callable[[], object]], repeat: int, device: torch.device) -> list[float]:
+    """Return the best time of each, after one warm-up. They take turns, so that load slows all alike."""
     best = [float("inf")] * len(works)
     for turn in range(repeat + 1):
         for index, work in enumerate(works):
@@ -74,66 +85,47 @@ def best_seconds(works: Sequence[Callable[[], object]], repeat: int, device: str
     return best
 
 
-def seconds(work: Callable[[], object], device: str) -> float:
-    """Time of one run, the device's own work included."""
-    synchronize(device)
-    began = time.perf_counter()
-    work()
-    synchronize(device)
-    return time.perf_counter() - began
-
-
-def synchronize(device: str) -> None:
-    if device.startswith("cuda"):
-        torch.cuda.synchronize()
-
-
 def measure(
-    vocabulary: int, *, repeat: int, device: str, window: int = WINDOW, names: Iterable[str] = PLAIN
-) -> Iterator[tuple[str, float, float]]:
-    """Sampler, cost of its step, cost of the plain rule, both in units of one pass over the logits."""
+    vocabulary: int,
+    *,
+    repeat: int,
+    device: torch.device,
+    window: int = WINDOW,
+    names: Iterable[str] = SAMPLERS,
+    rules: Mapping[str, Rule] | None = None,
+) -> Iterator[tuple[str, list[float]]]:
+    """Yield each sampler with the cost of its step, in units of one pass over the logits.
+
+    With `rules`, the cost of the rule of the same name follows; both are timed in turns.
+    """
     now, before = predictions(vocabulary, window=window, device=device)
     logits = now.full_logits
     for name in names:
         sampler = make_sampler(name)
         obs = observation(sampler, now, before)
-        works = (
+        works: list[Callable[[], object]] = [
             lambda: (logits.topk(8), logits.logsumexp(-1)),
             partial(step, sampler, obs),
-            partial(PLAIN[name], obs),
-        )
-        unit, ours, plain = best_seconds(works, repeat, device)
-        yield name, ours / unit, plain / unit
+        ]
+        if rules is not None:
+            works.append(partial(rules[name], obs))
+        unit, *taken = best_seconds(works, repeat, device)
+        yield name, [cost / unit for cost in taken]
 
 
-def main() -> None:
-    """Print the table, or one sentence on what is wrong."""
-    parser = argparse.ArgumentParser(prog="python -m unmask.bench", description=__doc__)
-    parser.add_argument("what", choices=["samplers"])
-    parser.add_argument("--repeat", type=int, default=5)
-    parser.add_argument("--device", default="cpu")
-    arguments = parser.parse_args()
-    try:
-        run_samplers(arguments.device, arguments.repeat)
-    except ValueError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
-
-
-def run_samplers(device: str, repeat: int) -> None:
-    """Print the table."""
-    place = str(pick_device(device))
+def run_samplers(
+    device: str, repeat: int, *, rules: Mapping[str, Rule] | None = None, log: Callable[[str], None] = print
+) -> None:
+    """Print the costs as a table. `rules` are other implementations to time beside the samplers."""
+    place = pick_device(device)
     whole("--repeat", repeat, 1)
-    _report(place, repeat)
-
-
-def _report(device: str, repeat: int) -> None:
-    print(f"one step, B = 1, W = {WINDOW}; unit: torch.topk(8) + torch.logsumexp over the same logits")
-    print("the machine should be idle: best of all turns, but load still shows")
+    log(f"one step, B = 1, W = {WINDOW}; unit: torch.topk(8) + torch.logsumexp over the same logits")
+    log("best of all turns; run it on an idle machine")
     threads = torch.get_num_threads()
-    print(f"torch {torch.__version__}, {device} ({platform.machine()}), {threads} threads")
-    for shape, vocabulary in SHAPES.items():
-        print(f"\n{shape}, V = {vocabulary:,}")
-        print(f"{'sampler':<14} {'summary + decide':>16} {'plain rule':>11} {'faster':>7}")
-        for name, ours, plain in measure(vocabulary, repeat=repeat, device=device):
-            print(f"{name:<14} {ours:>16.2f} {plain:>11.2f} {plain / ours:>6.1f}x")
+    log(f"torch {torch.__version__}, {place} ({platform.machine()}), {threads} threads")
+    for shape, vocabulary in VOCABULARIES.items():
+        log(f"\n{shape}, V = {vocabulary:,}")
+        log(f"{'sampler':<14} {'summary + decide':>16}" + ("" if rules is None else "  plain rule  faster"))
+        for name, (ours, *plain) in measure(vocabulary, repeat=repeat, device=place, rules=rules):
+            others = "".join(f" {cost:>11.2f} {cost / ours:>6.1f}x" for cost in plain)
+            log(f"{name:<14} {ours:>16.2f}{others}")

@@ -1,4 +1,4 @@
-"""Clocks, memory, and what they ran on."""
+"""Clocks, memory counters and facts about the machine."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
 from itertools import pairwise
@@ -21,7 +21,7 @@ Out = TypeVar("Out")
 
 
 def milliseconds(work: Work, *, runs: int, warmups: int, device: torch.device) -> float:
-    """Median time of a run, as the device counts it; runs follow each other without a pause."""
+    """Return the median time of a run, by the device's clock. Runs follow each other without a pause."""
     for _ in range(warmups):
         work()
     if device.type != "cuda":
@@ -40,19 +40,19 @@ def milliseconds(work: Work, *, runs: int, warmups: int, device: torch.device) -
 
 
 def _enough(work: Work, runs: int, device: torch.device) -> int:
-    """So many runs, or fewer if they are long: at least five."""
+    """Return `runs`, or the number of runs that fit into a second, but at least five."""
     return min(runs, max(5, int(1 / timed(work, device)[0])))
 
 
 class Spans:
-    """When some calls began and ended, as the device counts it; read when it has done all of them."""
+    """When some calls began and ended, by the device's clock. Read it after a synchronize."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self.marks: list[tuple[Any, Any]] = []
 
     def around(self, work: Callable[..., Out]) -> Callable[..., Out]:
-        """The same work, watched."""
+        """Return `work` with a mark before and after each call."""
 
         def watched(*given: Any) -> Out:
             begin = self._mark()
@@ -70,23 +70,23 @@ class Spans:
         return event
 
     def steps(self) -> list[float]:
-        """Milliseconds from the begin of each call to that of the next."""
+        """Return the milliseconds from the start of each call to the start of the next."""
         return [self.between(left, right) for (left, _), (right, _) in pairwise(self.marks)]
 
     def between(self, left: Any, right: Any) -> float:
-        """Milliseconds from one mark to another."""
+        """Return the milliseconds from one mark to another."""
         if self.device.type != "cuda":
             return float(right - left) * 1e3
         return float(left.elapsed_time(right))
 
 
 def seconds(work: Work, device: torch.device) -> float:
-    """Time of one run as the caller sees it, the device's own work included."""
+    """Return the time of one run by the caller's clock, including the device's work."""
     return timed(work, device)[0]
 
 
 def timed(work: Callable[[], Out], device: torch.device) -> tuple[float, Out]:
-    """The same, and what the run gave."""
+    """Return the time of one run by the caller's clock, and its result."""
     synchronize(device)
     began = time.perf_counter()
     out = work()
@@ -95,23 +95,23 @@ def timed(work: Callable[[], Out], device: torch.device) -> tuple[float, Out]:
 
 
 def synchronize(device: torch.device) -> None:
-    """Wait until the device has done all it was asked."""
+    """Wait until the device has finished all its work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
 def watch_memory(device: torch.device) -> None:
-    """From here on, peaks of GPU memory count."""
-    gc.collect()  # other code may leave cycles, which hold on to its logits
+    """Start counting the peaks of GPU memory from here."""
+    gc.collect()  # other code may leave reference cycles that hold logits
     if device.type == "cuda":
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)
 
 
 def memory_peaks(device: torch.device, *, above: int) -> dict[str, int]:
-    """Peak bytes above so many since `watch_memory`: in tensors, and all that torch took for itself.
+    """Return the peaks since `watch_memory`, less `above`: bytes in tensors, and bytes that torch reserved.
 
-    Recordings hold on to memory that no tensor uses in between; only the second number counts it.
+    CUDA graphs keep memory reserved that no tensor uses in between; only the second number counts it.
     """
     if device.type != "cuda":
         return {"peak_bytes": 0, "taken_bytes": 0}
@@ -120,7 +120,7 @@ def memory_peaks(device: torch.device, *, above: int) -> dict[str, int]:
 
 
 def machine(device: torch.device) -> dict[str, object]:
-    """Hardware, versions and date."""
+    """Return the hardware, the versions and the date."""
     cuda = device.type == "cuda"
     return {
         "device": torch.cuda.get_device_name(device) if cuda else f"cpu ({platform.machine()})",
@@ -132,6 +132,12 @@ def machine(device: torch.device) -> dict[str, object]:
         "python": sys.version.split()[0],
         "date": datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%MZ"),
     }
+
+
+def machine_line(machine: Mapping[str, Any]) -> str:
+    """Return the device, the versions and the date in one line."""
+    versions = ", ".join(f"{key} {machine[key]}" for key in ("torch", "cuda", "triton") if machine[key])
+    return f"{machine['device']}, {versions}, {machine['date']}"
 
 
 def _version(package: str) -> str | None:

@@ -1,7 +1,7 @@
-"""What the released samplers of LLaDA compute at every step, in plain torch, as references to time.
+"""The rules of the released LLaDA samplers in plain torch, to time where the released code is not at hand.
 
 They keep the precision, the passes over the logits of every column and the host reads of the released code
-(docs/fidelity.md); ours are timed against these where no folder with the released code is given.
+(docs/fidelity.md).
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from unmask.bench.reference import Published, Reference
+from benchmarks.reference import OtherSampler, PublishedModel
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """One step: logits of every column [1, N, V], masks of the block [1, N], and where the step stands."""
+class View:
+    """One step: logits of every column [1, N, V], masks of the block [1, N], quota and step number."""
 
     logits: Tensor
     masked: Tensor
@@ -27,21 +27,21 @@ class Look:
     step: int  # in its block
 
 
-Rule = Callable[[Look], tuple[Tensor, Tensor]]  # tokens [1, N] and which of them to write, [1, N] bool
+Rule = Callable[[View], tuple[Tensor, Tensor]]  # tokens [1, N] and which of them to write, [1, N] bool
 
 
 class Base:
-    """The quota of most confident positions, by a softmax in the model's precision."""
+    """Commit the quota of most confident positions, by a softmax in the model's precision."""
 
-    def __call__(self, look: Look) -> tuple[Tensor, Tensor]:
-        tokens = look.logits.argmax(-1)
-        mass = look.logits.softmax(-1)
+    def __call__(self, view: View) -> tuple[Tensor, Tensor]:
+        tokens = view.logits.argmax(-1)
+        mass = view.logits.softmax(-1)
         confidence = mass.gather(-1, tokens[..., None])[..., 0]
-        return tokens, _most_confident(confidence, look)
+        return tokens, _most_confident(confidence, view)
 
 
 class Less:
-    """Confidence 0.75, two earlier winners alike and a divergence of at most 0.04, else the quota."""
+    """Require confidence 0.75, the same winner as twice before and a divergence of 0.04; else the quota."""
 
     top_k: ClassVar[int] = 8
     depth: ClassVar[int] = 2
@@ -50,13 +50,13 @@ class Less:
         self.winners: list[Tensor] = []
         self.before: tuple[Tensor, Tensor] | None = None
 
-    def __call__(self, look: Look) -> tuple[Tensor, Tensor]:
-        if look.step == 0:  # the history of another block
+    def __call__(self, view: View) -> tuple[Tensor, Tensor]:
+        if view.step == 0:  # a new block: forget the history
             self.winners, self.before = [], None
-        mass = look.logits.float().softmax(-1)
+        mass = view.logits.float().softmax(-1)
         top = mass.topk(self.top_k)
         tokens, confidence = mass.argmax(-1), top.values[..., 0]
-        accepted = look.masked & (confidence >= 0.75)
+        accepted = view.masked & (confidence >= 0.75)
         for winner in self.winners[-self.depth :]:
             accepted &= winner == tokens
         if self.before is None or len(self.winners) < self.depth:
@@ -65,40 +65,40 @@ class Less:
             accepted &= _coarse_jsd((top.indices, top.values), self.before) <= 0.04
         self.winners.append(tokens)
         self.before = top.indices, top.values
-        return tokens, accepted if bool(accepted.any()) else _most_confident(confidence, look)
+        return tokens, accepted if bool(accepted.any()) else _most_confident(confidence, view)
 
 
 class Klass:
-    """Confidence above 0.9 and two divergences in a row below 0.01, in float64, else the quota."""
+    """Require confidence above 0.9 and two divergences in a row below 0.01, in float64; else the quota."""
 
     def __init__(self) -> None:
         self.before: Tensor | None = None
         self.divergences: list[Tensor] = []
 
-    def __call__(self, look: Look) -> tuple[Tensor, Tensor]:
-        mass = look.logits.double().softmax(-1)
+    def __call__(self, view: View) -> tuple[Tensor, Tensor]:
+        mass = view.logits.double().softmax(-1)
         tokens = mass.argmax(-1)
         confidence = mass.gather(-1, tokens[..., None])[..., 0]
         before = torch.zeros_like(mass) if self.before is None else self.before
         divergence = (mass * ((mass + 1e-12).log() - (before + 1e-12).log())).sum(-1)
         self.before, self.divergences = mass, [*self.divergences[-1:], divergence]
-        ready = look.masked & (confidence > 0.9)
+        ready = view.masked & (confidence > 0.9)
         for value in self.divergences:
             ready &= value < 0.01
-        chosen = look.step > 0 and bool(ready.any())
-        return tokens, ready if chosen else _most_confident(confidence, look)
+        chosen = view.step > 0 and bool(ready.any())
+        return tokens, ready if chosen else _most_confident(confidence, view)
 
 
-def _most_confident(confidence: Tensor, look: Look) -> Tensor:
-    count = max(1, min(look.quota, int(look.masked.sum())))
-    best = confidence.masked_fill(~look.masked, -torch.inf).topk(count).indices
-    return torch.zeros_like(look.masked).scatter_(-1, best, True)
+def _most_confident(confidence: Tensor, view: View) -> Tensor:
+    count = max(1, min(view.quota, int(view.masked.sum())))
+    best = confidence.masked_fill(~view.masked, -torch.inf).topk(count).indices
+    return torch.zeros_like(view.masked).scatter_(-1, best, True)
 
 
 def _coarse_jsd(now: tuple[Tensor, Tensor], before: tuple[Tensor, Tensor]) -> Tensor:
-    """Jensen-Shannon divergence on the kept tokens of either side and one bin for the rest, [1, N].
+    """Return the Jensen-Shannon divergence on the kept tokens of both sides and one bin for the rest, [1, N].
 
-    A side knows its own tokens only: what it did not keep has no mass.
+    Tokens that a side did not keep have no mass there.
     """
     same = now[0][..., :, None] == before[0][..., None, :]  # [1, N, K, K]
     p, q = now[1], before[1]
@@ -120,7 +120,7 @@ def _kl(p: Tensor, q: Tensor) -> Tensor:
 
 @torch.no_grad()
 def generate(
-    model: Published,
+    model: PublishedModel,
     prompt: Tensor,
     *,
     start: Callable[[], Rule],
@@ -129,7 +129,7 @@ def generate(
     block_length: int,
     mask_id: int,
 ) -> Tensor:
-    """Block after block, each with its share of the steps; `start` gives a rule without a history."""
+    """Decode block after block, each with its share of the steps. `start` makes a rule without a history."""
     rule, canvas = start(), F.pad(prompt, (0, gen_length), value=mask_id)
     column = torch.arange(canvas.shape[1], device=canvas.device)
     for first in range(prompt.shape[1], canvas.shape[1], block_length):
@@ -141,13 +141,13 @@ def generate(
             logits = model(canvas).logits
             if model.shifted:  # state i predicts column i + 1
                 logits = torch.cat([logits[:, :1], logits[:, :-1]], 1)
-            tokens, commit = rule(Look(logits, masked, quota, step))
+            tokens, commit = rule(View(logits, masked, quota, step))
             canvas = torch.where(commit, tokens, canvas)
     return canvas
 
 
 def _quotas(masks: int, steps: int) -> Iterator[int]:
-    """The masks shared out over the steps, earlier ones first."""
+    """Split the masks evenly over the steps; earlier steps get the remainder."""
     share, more = divmod(masks, steps)
     yield from (share + (step < more) for step in range(steps))
 
@@ -155,7 +155,7 @@ def _quotas(masks: int, steps: int) -> Iterator[int]:
 RULES: dict[str, Callable[[], Rule]] = {"base": Base, "klass": Klass, "less": Less}
 
 
-def released() -> Iterator[Reference]:
-    """A reference per rule."""
+def released() -> Iterator[OtherSampler]:
+    """Yield one sampler per rule."""
     for name, rule in RULES.items():
-        yield Reference(f"{name} as released, in plain torch", generate, {"start": rule})
+        yield OtherSampler(f"{name} as released, in plain torch", generate, {"start": rule})

@@ -1,7 +1,8 @@
-"""Samplers of other code, called as their authors call them, on our model behind their model's interface.
+"""Run and time samplers of other code on our models, behind the interface that they expect.
 
-A reference is `PATH.py:FUNCTION`, or `"PATH.py:FUNCTION NAME=VALUE ..."` where it needs more. The function
-gets the model, the prompt's ids [1, P] and, of the names in `Reference.call`, those that it has.
+A sampler is given as `PATH.py:FUNCTION`, or `"PATH.py:FUNCTION NAME=VALUE ..."` with arguments of its own.
+The function is called with the model, the prompt's ids [1, P] and those settings of `OtherSampler.call` that
+it has parameters for.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,15 +23,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from unmask.bench.internals import unaligned_logits
+from unmask.bench.step import StepTime, StepTimer
+from unmask.bench.timing import seconds
 from unmask.models.dream import Dream
 from unmask.models.trunk import Trunk
 
 Sampling = Callable[..., object]
-TOKENIZER = "tokenizer"  # some take one before the prompt, and use it for their traces only
+TOKENIZER = "tokenizer"  # some samplers take one before the prompt, for their traces only
 
 
-class Published(nn.Module):
-    """A trunk as transformers would give it: logits of every column, not aligned, and the usual names."""
+class PublishedModel(nn.Module):
+    """A model with the interface of transformers: unaligned logits of every column, and a config."""
 
     def __init__(self, model: Trunk) -> None:
         super().__init__()
@@ -43,29 +48,28 @@ class Published(nn.Module):
 
     @property
     def shifted(self) -> bool:
-        """Whether state i predicts column i + 1."""
+        """Whether the logits of column i predict column i + 1."""
         return isinstance(self.model, Dream)
 
     @property
     def device(self) -> torch.device:
-        return self.model.norm.weight.device
+        return next(self.model.parameters()).device
 
     @property
     def dtype(self) -> torch.dtype:
-        return self.model.norm.weight.dtype
+        return next(self.model.parameters()).dtype
 
     def forward(
         self, input_ids: Tensor, attention_mask: object = None, *_: object, **__: object
     ) -> SimpleNamespace:
         attend = _attend(attention_mask)
         self.forwards += 1
-        states = self.model.states(input_ids, attend, slice(0, input_ids.shape[1]), None)
-        return SimpleNamespace(logits=self.model.logits(states))
+        return SimpleNamespace(logits=unaligned_logits(self.model, input_ids, attend))
 
 
 def _attend(mask: object) -> Tensor | None:
-    """Real columns [B, N]; None: all."""
-    if not isinstance(mask, Tensor):  # Dream's code says "full"
+    """Return which columns are real, [B, N] bool, or None if all are."""
+    if not isinstance(mask, Tensor):  # Dream's code passes "full"
         return None
     if mask.dim() != 2:
         raise ValueError(f"attention_mask must be [B, N] or left out, got {mask.dim()} dimensions")
@@ -73,28 +77,28 @@ def _attend(mask: object) -> Tensor | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Reference:
-    """A sampler of other code and how it is called."""
+class OtherSampler:
+    """A sampler of other code and its arguments."""
 
     name: str
     function: Sampling
     arguments: Mapping[str, object] = field(default_factory=dict)
 
     @staticmethod
-    def read(text: str) -> Reference:
-        """The function that `PATH.py:FUNCTION [NAME=VALUE ...]` names."""
+    def read(text: str) -> OtherSampler:
+        """Load the function that `PATH.py:FUNCTION [NAME=VALUE ...]` names."""
         target, *words = shlex.split(text) or [""]
         path, _, name = target.rpartition(":")
         file = Path(path)
         if file.suffix != ".py" or not file.is_file():
-            raise ValueError(f"--reference must be PATH.py:FUNCTION with a file that is there, got {text!r}")
+            raise ValueError(f"--reference must be PATH.py:FUNCTION with an existing file, got {text!r}")
         function = getattr(_module(file), name, None)
         if not callable(function):
             raise ValueError(f"--reference: {file.name} has no function {name!r}")
-        return Reference(" ".join([f"{file.name}:{name}", *words]), function, dict(map(_argument, words)))
+        return OtherSampler(" ".join([f"{file.name}:{name}", *words]), function, dict(map(_argument, words)))
 
-    def call(self, model: Published, prompt: Tensor, *, steps: int, length: int, block: int) -> object:
-        """One generation."""
+    def call(self, model: PublishedModel, prompt: Tensor, *, steps: int, length: int, block: int) -> object:
+        """Generate once."""
         known = {
             "steps": steps,
             **dict.fromkeys(("gen_length", "max_new_tokens"), length),
@@ -107,18 +111,42 @@ class Reference:
         missing = [name for name, needed in asked.items() if needed and name not in known]
         if missing:
             raise ValueError(
-                f"{self.name} needs {', '.join(missing)}, which is not known here; "
+                f"{self.name} needs {', '.join(missing)}, which has no value here; "
                 f"add {missing[0]}=VALUE after the function's name"
             )
         settings = {name: value for name, value in known.items() if name in asked or name in self.arguments}
         before = (model, None) if TOKENIZER in first else (model,)
         try:
             return self.function(*before, prompt, **settings)
-        except Exception as error:  # other people's code may fail in any way
+        except Exception as error:  # other code can raise anything
             raise RuntimeError(f"{self.name} failed with {type(error).__name__}: {error}") from error
 
+    def time(self, timer: StepTimer) -> StepTime:
+        """Time a step beside its forward, which has the head on every column.
+
+        A step is the difference between a run of T steps and one of T / 2, divided by that of their forwards,
+        so that the cost of starting a run cancels out.
+        """
+        model, canvas, sizes = PublishedModel(timer.model), timer.canvas(1), timer.sizes
+        prompt = canvas.tokens[:, : canvas.start]
+
+        def run(steps: int) -> int:
+            before = model.forwards
+            self.call(model, prompt, steps=steps, length=sizes.length, block=sizes.block)
+            if model.forwards == before:
+                raise ValueError(f"{self.name} did not run the model that it was given")
+            return model.forwards - before
+
+        few, many = sizes.budgets[0] // 2, sizes.budgets[0]
+        more = run(many) - run(few)
+        step = None
+        if more > 0:
+            shorter, longer = (seconds(partial(run, steps), timer.device) for steps in (few, many))
+            step = (longer - shorter) * 1e3 / more
+        return StepTime(forward_ms=timer.milliseconds(partial(model, canvas.tokens)), step_ms=step)
+
     def _parameters(self) -> tuple[list[str], dict[str, bool]]:
-        """The names up to the prompt, and those behind it: whether they must be given."""
+        """Return the parameters up to the prompt, and for each later one whether it is required."""
         parameters = {
             name: parameter.default is parameter.empty
             for name, parameter in inspect.signature(self.function).parameters.items()
@@ -135,12 +163,12 @@ def _argument(word: str) -> tuple[str, object]:
         raise ValueError(f"--reference: an argument must be NAME=VALUE, got {word!r}")
     try:
         return name, ast.literal_eval(text)
-    except (SyntaxError, ValueError):  # a word
+    except (SyntaxError, ValueError):  # a plain word
         return name, text
 
 
 def _module(file: Path) -> Any:
-    """The file as a module; what it imports is also looked for beside it and one folder above."""
+    """Import the file. Its own imports are also searched beside it and one folder above."""
     spec = importlib.util.spec_from_file_location(f"reference_{file.stem}", file)
     assert spec is not None
     assert spec.loader is not None

@@ -1,7 +1,7 @@
-"""The rules as one would write them at first: full softmax, loops over positions, scalars read one by one.
+"""Each rule in its plainest form: full softmax, loops over positions, one scalar read at a time.
 
-They are what the samplers are timed against, and a second opinion on what they commit. One row, the full
-sequence, the defaults of each sampler.
+The samplers are timed and tested against these. They take one row and the full sequence, and use the default
+settings of each sampler. Each returns the positions to commit.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from unmask.types import Observation
 
 
 def base(obs: Observation) -> set[int]:
-    """The quota of most confident positions."""
+    """Commit the quota of most confident positions."""
     return set(_by_confidence(obs)[: int(obs.quota[0])])
 
 
 def base_entropy(obs: Observation) -> set[int]:
-    """The quota of positions with the lowest entropy."""
+    """Commit the quota of positions with the lowest entropy."""
     return set(_by_entropy(obs)[0][: int(obs.quota[0])])
 
 
 def threshold(obs: Observation) -> set[int]:
-    """Every position with confidence 0.9, and at least the best one."""
+    """Commit every position with confidence 0.9, and at least the best one."""
     confidence, ranked = _confidence(obs), _by_confidence(obs)
     return {i for i in ranked if confidence[i].item() >= 0.9} | set(ranked[:1])
 
 
 def factor(obs: Observation) -> set[int]:
-    """Ranks n as long as confidence >= 1 - 1 / (n + 1), and at least the first."""
+    """Commit rank n while confidence >= 1 - 1 / (n + 1), and at least the first."""
     confidence, kept = _confidence(obs), set()
     for rank, i in enumerate(_by_confidence(obs), start=1):
         if rank > 1 and confidence[i].item() < 1 - 1 / (rank + 1):
@@ -41,7 +41,7 @@ def factor(obs: Observation) -> set[int]:
 
 
 def entropy_bound(obs: Observation) -> set[int]:
-    """Positions by entropy while those before add up to at most 0.1."""
+    """Commit positions by entropy while the earlier ones add up to at most 0.1."""
     ranked, entropy = _by_entropy(obs)
     kept, total = set(), 0.0
     for i in ranked:
@@ -53,7 +53,7 @@ def entropy_bound(obs: Observation) -> set[int]:
 
 
 def prophet(obs: Observation) -> set[int]:
-    """Everything, if the mean logit gap is wide and no argmax changed; else the quota."""
+    """Commit everything if the mean logit gap is wide and no argmax changed, else the quota."""
     top = obs.now.full_logits[0].topk(2)
     gaps = [(top.values[i, 0] - top.values[i, 1]).item() for i in _active(obs)]
     before = obs.past[0].full_logits[0].argmax(-1)
@@ -64,7 +64,7 @@ def prophet(obs: Observation) -> set[int]:
 
 
 def klass(obs: Observation) -> set[int]:
-    """Confidence 0.9 and two divergences in a row below 0.01, else the most confident position."""
+    """Require confidence 0.9 and two divergences in a row below 0.01; else commit the most confident."""
     now, before = (prediction.full_logits[0].double().softmax(-1) for prediction in (obs.now, obs.past[0]))
     kl = (now * ((now + 1e-12).log() - (before + 1e-12).log())).sum(-1)
     confidence = now.max(-1).values
@@ -79,18 +79,18 @@ def klass(obs: Observation) -> set[int]:
 
 
 def less(obs: Observation) -> set[int]:
-    """The joint rule: the run from the frontier, else the first in the look-ahead, else the frontier."""
+    """Joint rule: commit the run from the frontier, else the first in the look-ahead, else the frontier."""
     active, eligible = _active(obs), _eligible(obs, exact=True)
     return _run(active, eligible) or set(_ahead(active, eligible)[:1]) or {active[0]}
 
 
 def less_paper(obs: Observation) -> set[int]:
-    """The joint rule: the first eligible position up to the look-ahead, else a skipped step."""
+    """Joint rule: commit the first eligible position within the look-ahead, else nothing."""
     return set(_ahead(_active(obs), _eligible(obs, exact=True))[:1])
 
 
 def less_released(obs: Observation) -> set[int]:
-    """The released rule: the run from the frontier, else the most confident ahead, else the frontier."""
+    """Released rule: commit the run from the frontier, else the most confident ahead, else the frontier."""
     active, confidence = _active(obs), _confidence(obs)
     eligible = _eligible(obs, exact=False)
     ahead = sorted(_ahead(active, eligible), key=lambda i: -confidence[i].item())
@@ -98,7 +98,7 @@ def less_released(obs: Observation) -> set[int]:
 
 
 def _eligible(obs: Observation, *, exact: bool) -> set[int]:
-    """Confidence 0.75, the same winner as before, and a divergence of at most 0.04."""
+    """Return positions with confidence 0.75, an unchanged winner and a divergence of at most 0.04."""
     now, before = obs.now.full_logits[0].softmax(-1), obs.past[0].full_logits[0].softmax(-1)
     now_top, before_top = now.topk(8).indices, before.topk(8).indices
     eligible = set()
@@ -118,7 +118,7 @@ def _eligible(obs: Observation, *, exact: bool) -> set[int]:
 
 
 def _jsd(masses: list[tuple[float, float]]) -> float:
-    """Jensen-Shannon divergence on the given bins and one for the rest."""
+    """Return the Jensen-Shannon divergence on the given bins and one bin for the rest."""
     masses = [*masses, (max(0.0, 1 - sum(a for a, _ in masses)), max(0.0, 1 - sum(b for _, b in masses)))]
     return sum(0.5 * x * math.log(2 * x / (a + b)) for a, b in masses for x in (a, b) if x > 0)
 
