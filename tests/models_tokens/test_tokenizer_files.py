@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from unmask.models.tokens import SpecialIds, Tokenizer
+from unmask.models.text.tokens import SpecialIds, Tokenizer
 
 Edit = Callable[..., Path]
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tests.training.toy import TEMPLATE, ToyItem, recipe_table, write_tokenizer
-from unmask.models.tokens import Tokenizer
+from unmask.models.text.tokens import Tokenizer
 from unmask.training.data import (
     DataSpec,
     Drawn,

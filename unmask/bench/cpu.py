@@ -15,7 +15,7 @@ from unmask.bench.gpu_table import words
 from unmask.bench.report import Report
 from unmask.bench.timing import machine
 from unmask.models import load
-from unmask.models.tokens import Tokenizer
+from unmask.models.text.tokens import Tokenizer
 from unmask.models.trunk import Trunk
 from unmask.samplers import make_sampler
 from unmask.text.config import GenerationConfig

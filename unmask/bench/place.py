@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from unmask.models.load import pick_device
+from unmask.models.checkpoint.load import pick_device
 
 
 def pick_place(device: str | None, *, small: bool) -> torch.device:

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from unmask.models.config import positive, require, size, special_ids
+from unmask.models.checkpoint.config import positive, require, size, special_ids
 from unmask.models.trunk import Shape, Trunk
 
 SUPPORTED = {"hidden_act": "silu", "use_sliding_window": False, "use_mrope": False}

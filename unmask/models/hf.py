@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from unmask.models.load import pick_device
+from unmask.models.checkpoint.load import pick_device
 from unmask.types import Cache, ModelInfo
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class HuggingFaceTokenizer:
         if not self.tokenizer.chat_template:
             raise ValueError(f"the tokenizer of {self.origin} has no chat template; pass a plain prompt")
         try:
-            from unmask.models.chat import ChatTemplate, checked_messages
+            from unmask.models.text.chat import ChatTemplate, checked_messages
         except ImportError:
             raise ValueError("chat templates need jinja2; pip install 'unmask[models]'") from None
         names = {key: str(token) for key, token in self.tokenizer.special_tokens_map.items()}

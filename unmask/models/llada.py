@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
-from unmask.models.config import positive, require, size, special_ids
+from unmask.models.checkpoint.config import positive, require, size, special_ids
 from unmask.models.trunk import Shape, Trunk
 
 SUPPORTED = {

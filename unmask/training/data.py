@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Protocol
 
 from unmask.errors import at_least, within
-from unmask.models.tokens import Tokenizer
+from unmask.models.text.tokens import Tokenizer
 
 DRAWN_TOGETHER = 128  # items tokenised at once
 CHECKED = 1000  # items after which a stream complains if most of them do not fit

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from unmask.models.load import build, load
-from unmask.models.tokens import Tokenizer
+from unmask.models.checkpoint.load import build, load
+from unmask.models.text.tokens import Tokenizer
 from unmask.models.trunk import Trunk
 from unmask.training.objective import Weights
 from unmask.training.recipe import ModelSpec

@@ -20,8 +20,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from unmask.models.load import pick_device
-from unmask.models.save import save
+from unmask.models.checkpoint.load import pick_device
+from unmask.models.checkpoint.save import save
 from unmask.models.trunk import Trunk
 from unmask.training.data import Position
 from unmask.training.loader import Batch, Loader, StreamSpec

@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
-from unmask.models.vocabulary import QWEN2_SPLIT
+from unmask.models.text.vocabulary import QWEN2_SPLIT
 from unmask.training.tasks import draw_training
 from unmask.training.tasks.world.facts import RELATIONS
 from unmask.training.tasks.world.scripts import SCRIPTS

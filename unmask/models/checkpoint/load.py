@@ -11,11 +11,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from unmask.models.config import new_tokens, read_config
-from unmask.models.hub import find_folder
-from unmask.models.quantize import quantize, quantize_linears
-from unmask.models.trunk import Trunk
-from unmask.models.weights import (
+from unmask.models.checkpoint.config import new_tokens, read_config
+from unmask.models.checkpoint.hub import find_folder
+from unmask.models.checkpoint.quantize import quantize, quantize_linears
+from unmask.models.checkpoint.weights import (
     Stored,
     check_tensors,
     find_shards,
@@ -23,6 +22,7 @@ from unmask.models.weights import (
     stored_dtype,
     stored_tensors,
 )
+from unmask.models.trunk import Trunk
 
 logger = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ def attach_tokenizer(model: Trunk, folder: Path) -> None:
     if not any((folder / name).is_file() for name in ("tokenizer.json", "vocab.json")):
         return
     try:
-        from unmask.models.tokens import Tokenizer
+        from unmask.models.text.tokens import Tokenizer
     except ImportError:
         logger.warning("%s has a tokenizer; pip install 'unmask[models]' to use it", folder)
         return

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import tokenizers
 
-from unmask.models.chat import ChatTemplate, Message, chat_template, checked_messages, probe
-from unmask.models.files import CheckpointFiles
-from unmask.models.vocabulary import build_backend, check_fits, is_id
+from unmask.models.checkpoint.files import CheckpointFiles
+from unmask.models.text.chat import ChatTemplate, Message, chat_template, checked_messages, probe
+from unmask.models.text.vocabulary import build_backend, check_fits, is_id
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from math import inf
 from pathlib import Path
 
-from unmask.models.files import read_object
+from unmask.models.checkpoint.files import read_object
 from unmask.types import ModelInfo, ScheduleName
 
 Config = Mapping[str, object]

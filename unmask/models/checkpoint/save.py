@@ -11,10 +11,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from unmask.models.files import copy_tokenizer, read_object
-from unmask.models.load import build, pick_device
+from unmask.models.checkpoint.files import copy_tokenizer, read_object
+from unmask.models.checkpoint.load import build, pick_device
+from unmask.models.checkpoint.weights import INDEX, SINGLE
 from unmask.models.trunk import Trunk
-from unmask.models.weights import INDEX, SINGLE
 
 SHARD_BYTES = 5_000_000_000
 

@@ -8,7 +8,7 @@ from os import PathLike
 from pathlib import Path
 
 SHIPPED = ("mini-llada", "mini-dream")  # small models that are part of the package
-MINI = Path(__file__).parent.parent / "mini"
+MINI = Path(__file__).parents[2] / "mini"
 PATTERNS = ["*.json", "*.safetensors", "*.txt", "*.jinja"]  # weights, configs and tokenizers; never code
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+(@[\w./-]+)?")
 

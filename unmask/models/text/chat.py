@@ -14,7 +14,7 @@ from jinja2.ext import Extension
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from unmask.models.files import CheckpointFiles, read_text
+from unmask.models.checkpoint.files import CheckpointFiles, read_text
 
 Message = Mapping[str, str]
 

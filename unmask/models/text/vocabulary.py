@@ -9,7 +9,7 @@ from typing import Any, TypeGuard
 
 import tokenizers
 
-from unmask.models.files import CheckpointFiles, JsonObject, read_object, read_text, token_text
+from unmask.models.checkpoint.files import CheckpointFiles, JsonObject, read_object, read_text, token_text
 
 QWEN2_CLASSES = ("Qwen2Tokenizer", "Qwen2TokenizerFast", "DreamTokenizer")
 QWEN2_SPLIT = (
