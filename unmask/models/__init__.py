@@ -1,4 +1,4 @@
-"""Masked language models behind one interface. Imports nothing of the package but its types."""
+"""Masked language models behind one interface. Of the package, imports only the types."""
 
 from unmask.models.checkpoint.load import MODEL_TYPES, build, load
 from unmask.models.checkpoint.save import random_checkpoint, random_model, save
