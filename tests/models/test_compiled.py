@@ -320,7 +320,7 @@ def test_a_model_with_cut_products_can_be_pickled():
 
 @pytest.mark.parametrize("more", ["bias", "hook", "class"])
 def test_a_layer_that_is_more_than_a_product_is_not_cut(monkeypatch, more):
-    monkeypatch.setattr(compiled, "cuttable", lambda weight: True)
+    monkeypatch.setattr(compiled, "can_split", lambda weight: True)
     layer = torch.nn.Linear(128, 64, bias=more == "bias")
     if more == "hook":
         layer.register_forward_hook(lambda module, given, out: out + 1)

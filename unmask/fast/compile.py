@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from unmask.fast import kernels
-from unmask.fast.split_products import cuttable, in_pieces
+from unmask.fast.split_products import can_split, split_product
 from unmask.models.layers import Attention, Rope, Store, SwiGLU, attend, product
 from unmask.models.trunk import Stream, Sum, Trunk
 from unmask.types import Cache
@@ -104,9 +104,9 @@ def _cut_products(model: Trunk) -> None:
 def _cut(layer: nn.Module, x: Tensor) -> Tensor:
     """The layer's output, in pieces if that is faster."""
     weight = _only_weight(layer)
-    if weight is None or x.shape[:-1].numel() > FEW or not cuttable(weight):
+    if weight is None or x.shape[:-1].numel() > FEW or not can_split(weight):
         return product(layer, x)
-    pieces: Tensor = in_pieces(x, weight)
+    pieces: Tensor = split_product(x, weight)
     return pieces
 
 
