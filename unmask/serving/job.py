@@ -1,4 +1,4 @@
-"""A request as its sender sees it: snapshots of the canvas, then the answer. Thread-safe."""
+"""A request as its sender sees it: the canvas while it fills, and the answer. Safe to use from any thread."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from unmask.text.infill import Infilling
 from unmask.types import Step
 
 Answer = Generation | Infilling
-UNREAD = 256  # buffered detailed snapshots; a slow reader misses the oldest
+UNREAD = 256  # detailed snapshots that wait for a reader; a slower one misses the oldest
 
 
 class Snapshot(NamedTuple):
-    """The canvas after a step."""
+    """A canvas after a step."""
 
     step: int
     tokens: Tensor  # [N] on the CPU, masks where nothing is committed
-    window: slice  # the columns that were predicted
-    guess: Tensor  # [W] on the CPU, current best token of each column
-    taken: Step | None = None  # the step and its predictions, if requested
+    window: slice  # the columns that were looked at
+    guess: Tensor  # [W] on the CPU, what each of them would take now
+    taken: Step | None = None  # the step itself, and what it saw, where they were asked for
     look: Look | None = None
 
 
@@ -37,12 +37,12 @@ class Snapshot(NamedTuple):
 class Job:
     """One request in the engine.
 
-    Only the latest snapshot is kept, so a slow reader blocks nothing. With `candidates=k`, snapshots also
-    carry the top k tokens per position, and up to 256 are buffered.
+    Only the latest snapshot is kept, so a slow reader holds up nothing. With `candidates`, so many of them a
+    position, snapshots say more, and some of them wait for the reader.
     """
 
     work: Work
-    seconds: float | None = None  # time limit, from arrival to answer
+    seconds: float | None = None  # from arrival to answer
     candidates: int = 0
     id: str = field(default_factory=lambda: uuid4().hex)
     arrived: float = field(default_factory=perf_counter)
@@ -55,15 +55,15 @@ class Job:
         self._unread = deque(maxlen=UNREAD if self.candidates else 1)
 
     def result(self, timeout: float | None = None) -> Answer:
-        """Wait for the answer; raise the error if the request failed."""
+        """Wait for the answer; raises what kept it from coming."""
         return self.future.result(timeout)
 
     def cancel(self) -> None:
-        """Stop decoding it; does nothing if the answer is ready."""
+        """Stop the work on it; nothing happens where the answer is there already."""
         self.future.cancel()
 
     def listen(self, listener: Callable[[], None]) -> None:
-        """Call `listener` in the engine's thread after every step and at the end."""
+        """Have `listener` called, in the engine's thread, after every step and at the end."""
         self._listener = listener
         self.future.add_done_callback(lambda _: listener())
 
@@ -73,31 +73,31 @@ class Job:
 
     @property
     def queue_seconds(self) -> float:
-        """Seconds in the queue, so far or until admission."""
+        """How long it waited, so far or until it was admitted."""
         return (perf_counter() if self.admitted is None else self.admitted) - self.arrived
 
     def expired(self, now: float) -> bool:
-        """Whether its time limit has passed."""
+        """Whether its time is over."""
         return self.seconds is not None and now - self.arrived > self.seconds
 
     def publish(self, snapshot: Snapshot) -> None:
-        """Publish a snapshot. For the engine."""
+        """Show how far it is; for the engine."""
         self._unread.append(snapshot)
         if self._listener is not None:
             self._listener()
 
     def unread(self) -> Iterator[Snapshot]:
-        """Yield the buffered snapshots since the last call."""
+        """The snapshots since the last call, as far as they were kept."""
         while self._unread:
             yield self._unread.popleft()
 
     def finish(self, outcome: Answer | Exception) -> bool:
-        """Set the answer or the error; return False if the job was cancelled. For the engine."""
+        """Hand over the answer or the error; False if nobody wants it any more. For the engine."""
         try:
             if isinstance(outcome, Exception):
                 self.future.set_exception(outcome)
             else:
                 self.future.set_result(outcome)
-        except InvalidStateError:  # cancelled meanwhile
+        except InvalidStateError:  # cancelled in the meantime
             return False
         return True

@@ -53,7 +53,7 @@ class Limits:
         self._at_most("the tokens of all gaps", wanted, self.max_new_tokens)
 
     def check_size(self, prompt_tokens: int, length: int, lanes: int) -> None:
-        """Raise if the request could never fit into a batch."""
+        """Refuse what could never be decoded."""
         self._at_most("the prompt's tokens", prompt_tokens, self.max_prompt_tokens)
         self._at_most("all tokens of a request", length * lanes, self.max_batch_tokens)
 
@@ -62,7 +62,7 @@ class Limits:
         return lanes <= self.max_rows and lanes * longest <= self.max_batch_tokens
 
     def time_left(self, asked: float | None) -> float | None:
-        """Return the seconds a request may take, or None if unlimited."""
+        """The seconds that a request has."""
         if asked is not None and not asked > 0:
             raise ValueError(f"deadline must be more than 0 seconds, got {asked!r}")
         given = [seconds for seconds in (asked, self.deadline) if seconds is not None]

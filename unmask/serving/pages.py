@@ -1,4 +1,4 @@
-"""Serve the page that shows denoising: a few static files under a strict content policy."""
+"""The page that shows the denoising, as the server sends it: a few static files, and no way out for them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TYPES = {
     "js": "text/javascript; charset=utf-8",
     "svg": "image/svg+xml",
 }
-# scripts, styles and calls only from and to this server
+# scripts and styles of this server alone, and calls to it alone
 POLICY = "; ".join(
     (
         "default-src 'none'",
@@ -37,7 +37,7 @@ HEADERS = {
 
 
 def page_routes() -> APIRouter:
-    """Serve the page at / and its files under /page; they hold no secrets and need no key."""
+    """The page at /, and its files under /page; they hold nothing secret and ask for no key."""
     router = APIRouter(include_in_schema=False)
     held = {
         file.name: file.read_bytes()
@@ -50,12 +50,12 @@ def page_routes() -> APIRouter:
 
     @router.api_route("/", methods=["GET", "HEAD"])
     async def index() -> Response:
-        """Send the page."""
+        """The page."""
         return answer("index.html")
 
     @router.api_route("/page/{name}", methods=["GET", "HEAD"])
     async def file(name: str) -> Response:
-        """Send one file of the page."""
+        """One of its files."""
         if name not in held:
             raise ApiError(404, f"the page has no file {name!r}")
         return answer(name)

@@ -174,7 +174,7 @@ def parse(kind: type[T], table: Mapping[str, Any], where: str) -> T:
 
 
 def _convert(hint: Any, value: Any, where: str) -> Any:
-    """Convert `value` to the type of a field."""
+    """`value` as the type of a field."""
     origin, arguments = get_origin(hint), get_args(hint)
     if isinstance(hint, type) and is_dataclass(hint):
         return parse(hint, _expect(Mapping, value, where, "a table"), where)

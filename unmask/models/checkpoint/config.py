@@ -14,7 +14,7 @@ Config = Mapping[str, object]
 
 
 def read_config(folder: Path) -> dict[str, object]:
-    """Read config.json of a checkpoint folder; generation_config.json supplies missing ids."""
+    """config.json of a checkpoint folder; ids that it lacks come from generation_config.json."""
     config: dict[str, object] = read_object(folder / "config.json")
     if not config:
         raise ValueError(f"{folder} has no config.json; is it a checkpoint folder?")

@@ -93,13 +93,13 @@ def pick_device(device: str | torch.device) -> torch.device:
             "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
         )
     try:
-        picked = torch.device(device)
+        place = torch.device(device)
     except RuntimeError:
         raise ValueError(f"unknown device {device!r}; use auto, cpu, cuda, cuda:N or mps") from None
-    count = {"cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available()), "cpu": 1}
-    if (picked.index or 0) >= count.get(picked.type, 0):
+    there = {"cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available()), "cpu": 1}
+    if (place.index or 0) >= there.get(place.type, 0):
         raise ValueError(f"device {str(device)!r} is not available on this machine; use auto or cpu")
-    return picked
+    return place
 
 
 def _match_tensors(model: Trunk, folder: Path) -> dict[str, StoredTensor]:

@@ -159,6 +159,6 @@ def _checked_text(text: object) -> str:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
         raise ValueError(
-            f"text has a lone surrogate at position {error.start}, which is not a character; remove it"
+            f"text has a lone surrogate at position {error.start}, which is no character; remove it"
         ) from error
     return text

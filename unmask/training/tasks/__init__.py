@@ -60,7 +60,7 @@ SHARES: dict[str, float] = {
 
 
 def get_task(name: str) -> Task:
-    """Return the task of this name."""
+    """The task of this name."""
     if name in TASKS:
         return TASKS[name]
     hint = did_you_mean(name, TASKS)
