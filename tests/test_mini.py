@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import unmask
-from unmask.models.hub import MINI, SHIPPED
+from unmask.models.checkpoint.hub import MINI, SHIPPED
 from unmask.training.tasks import TASKS
 
 MOST_BYTES = 32_000_000

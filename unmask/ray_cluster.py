@@ -1,4 +1,4 @@
-"""A connection to a Ray cluster, for those who decode on one."""
+"""Connect to a Ray cluster."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
-PATIENCE = 10.0  # seconds to wait for a cluster's answer
+TIMEOUT = 10.0  # seconds to wait for a cluster to answer
 
 
 @contextmanager
 def connected(address: str, library: str = "ray", *, log_to_driver: bool = False) -> Iterator[Any]:
-    """The module `ray`, with one of its libraries, connected to a cluster by its address.
+    """Yield the module `ray`, with one of its libraries, connected to the cluster at `address`.
 
-    "local" starts one on this machine, which ends with the context.
+    "local" starts a cluster on this machine that ends with the context.
     """
     ray = import_ray(library)
     settings: dict[str, Any] = {"include_dashboard": False} if address == "local" else {}
     try:
-        _knock(address)
+        _check_reachable(address)
         ray.init(address=address, log_to_driver=log_to_driver, logging_level="ERROR", **settings)
     except OSError as error:
         raise ValueError(
@@ -33,7 +33,7 @@ def connected(address: str, library: str = "ray", *, log_to_driver: bool = False
 
 
 def import_ray(library: str = "ray") -> Any:
-    """The module `ray` with one of its libraries, or a sentence that says how to get it."""
+    """Import `ray` and one of its libraries; raise with install instructions if it is missing."""
     try:
         import_module(library)
         import ray
@@ -42,8 +42,8 @@ def import_ray(library: str = "ray") -> Any:
     return ray
 
 
-def _knock(address: str) -> None:
-    """Fail where nobody listens: Ray would wait without end."""
+def _check_reachable(address: str) -> None:
+    """Raise if nothing listens at the address; Ray itself would wait forever."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if port.isdecimal():
-        socket.create_connection((host, int(port)), timeout=PATIENCE).close()
+        socket.create_connection((host, int(port)), timeout=TIMEOUT).close()

@@ -181,7 +181,7 @@ def test_trace_says_that_a_file_is_incomplete(call, llada, tmp_path):
 
 
 def test_what_looks_like_markup_is_only_text(call, dream, tmp_path, monkeypatch):
-    from unmask.models.tokens import Tokenizer
+    from unmask.models.text.tokens import Tokenizer
 
     monkeypatch.setattr(
         Tokenizer, "decode", lambda self, ids, skip_special=True: "[bold]x[/nothing]" * len(ids)

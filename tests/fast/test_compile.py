@@ -277,14 +277,14 @@ def test_runs_with_a_cache_may_take_turns_on_one_model(traced):
 
 def test_a_model_with_split_products_can_be_pickled():
     model = tiny("llada_tiny")
-    compiled.split_products(model)
+    compiled.use_split_products(model)
     again, tokens = pickle.loads(pickle.dumps(model)), torch.full((1, 8), 5, device=DEVICE)
     assert torch.equal(*(each(tokens, None, slice(0, 8), None) for each in (model, again)))
 
 
 @pytest.mark.parametrize("more", ["bias", "hook", "class"])
 def test_a_layer_that_is_more_than_a_product_is_not_split(monkeypatch, more):
-    monkeypatch.setattr(compiled, "cuttable", lambda weight: True)
+    monkeypatch.setattr(compiled, "can_split", lambda weight: True)
     layer = torch.nn.Linear(128, 64, bias=more == "bias")
     if more == "hook":
         layer.register_forward_hook(lambda module, given, out: out + 1)

@@ -1,4 +1,4 @@
-"""Products in pieces add up to the product. Without a GPU, Triton interprets the kernel."""
+"""The parts of a split product add up to the product. Without a GPU, Triton interprets the kernel."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ pytest.importorskip("triton")
 
 from tests.conftest import GOLDENS  # noqa: E402
 from unmask.fast import compile as compiled  # noqa: E402
-from unmask.fast import split_products as pieces  # noqa: E402
+from unmask.fast import split_products  # noqa: E402
 from unmask.fast.kernels.product import fits, product  # noqa: E402
-from unmask.fast.split_products import PIECES, cuttable, in_pieces  # noqa: E402
+from unmask.fast.split_products import SPLITS, can_split, split_product  # noqa: E402
 from unmask.models import load  # noqa: E402
 
 # the interpreter has no products of bfloat16
@@ -50,17 +50,17 @@ def test_the_kernels_pieces_are_the_products_of_parts(n, size, steps, cut, dtype
 )
 def test_what_does_not_fit_the_kernel_is_left_to_the_library(n, size, inner):
     x, weight = matrices(n, size, inner, torch.float16)
-    assert not fits(x, weight, PIECES)
+    assert not fits(x, weight, SPLITS)
     expected = (x.float() @ weight.float().T)[None].cpu()
-    torch.testing.assert_close(in_pieces(x[None], weight).sum(0).cpu(), expected, rtol=0, atol=1e-3)
+    torch.testing.assert_close(split_product(x[None], weight).sum(0).cpu(), expected, rtol=0, atol=1e-3)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("n", [40, 70])
 def test_pieces_keep_the_shape_of_their_rows_and_add_up(n, dtype):
     x, weight = matrices(2 * n, 64, 256, dtype)
-    parts = in_pieces(x.view(2, n, 256), weight)
-    assert parts.shape == (PIECES, 2, n, 64)
+    parts = split_product(x.view(2, n, 256), weight)
+    assert parts.shape == (SPLITS, 2, n, 64)
     assert parts.dtype == torch.float32
     torch.testing.assert_close(
         parts.sum(0).cpu(), (x.float() @ weight.float().T).view(2, n, 64).cpu(), rtol=0, atol=1e-3
@@ -69,7 +69,7 @@ def test_pieces_keep_the_shape_of_their_rows_and_add_up(n, dtype):
 
 @pytest.mark.skipif(DEVICE == "cuda", reason="a GPU gains by it")
 def test_nothing_is_cut_where_nothing_is_gained():
-    assert not cuttable(matrices(1, 64, 256, torch.float16)[1])
+    assert not can_split(matrices(1, 64, 256, torch.float16)[1])
 
 
 @pytest.mark.parametrize("family", ["llada_tiny", "dream_tiny"])
@@ -77,11 +77,11 @@ def test_a_model_gives_the_same_logits_with_products_cut_up_to_a_number_of_colum
     dtype, error = ("float16", 0.1) if DEVICE == "cuda" else ("float32", 1e-4)  # after some layers
     plain, fast = (load(str(GOLDENS / family), device=DEVICE, dtype=dtype) for _ in range(2))
     calls: list[int] = []
-    monkeypatch.setattr(compiled, "in_pieces", lambda *given: calls.append(1) or in_pieces(*given))
-    monkeypatch.setattr(compiled, "cuttable", lambda weight: True)
-    monkeypatch.setattr(pieces, "UNIT", 1)
+    monkeypatch.setattr(compiled, "split_product", lambda *given: calls.append(1) or split_product(*given))
+    monkeypatch.setattr(compiled, "can_split", lambda weight: True)
+    monkeypatch.setattr(split_products, "UNIT", 1)
     monkeypatch.setattr(compiled, "MAX_SPLIT", 3 * 21)
-    compiled.split_products(fast)
+    compiled.use_split_products(fast)
     for columns in (21, 22):
         tokens = torch.randint(5, 50, (3, columns), generator=torch.Generator().manual_seed(0)).to(DEVICE)
         expected, answer = (model(tokens, None, slice(6, 21), None) for model in (plain, fast))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from unmask.models import load
-from unmask.models.hub import PATTERNS
+from unmask.models.checkpoint.hub import PATTERNS
 
 from .goldens import GOLDENS
 

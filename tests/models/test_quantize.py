@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from unmask.models import load
-from unmask.models import quantize as module
-from unmask.models.quantize import Int8Linear, quantize
+from unmask.models.checkpoint import quantize as module
+from unmask.models.checkpoint.quantize import Int8Linear, quantize
 from unmask.models.trunk import Trunk
 
 

@@ -12,8 +12,8 @@ import pytest
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, trainers
 from tokenizers import Tokenizer as Backend
 
-from unmask.models.tokens import Tokenizer
-from unmask.models.vocabulary import QWEN2_SPLIT
+from unmask.models.text.tokens import Tokenizer
+from unmask.models.text.vocabulary import QWEN2_SPLIT
 
 SENTENCES = [
     "The quick brown fox jumps over the lazy dog, and it doesn't look back.",

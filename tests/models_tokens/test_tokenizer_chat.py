@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from unmask.models.tokens import Tokenizer
+from unmask.models.text.tokens import Tokenizer
 
 Edit = Callable[..., Path]
 HELLO = [{"role": "user", "content": "Hello"}]

@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as Backend
 
-from unmask.models.tokens import Tokenizer
+from unmask.models.text.tokens import Tokenizer
 
 Edit = Callable[..., Path]
 RELAXED = settings(max_examples=150, deadline=None)

@@ -94,8 +94,8 @@ def test_without_the_hook_these_still_fail(weaker, trick):
 
 def test_a_network_namespace_stands_in_for_seccomp(weaker):
     weaker("no filters")
-    with run._helper() as helper:
-        held = helper.about({"probe": True, **asdict(Limits())}, 9.0).said.decode()
+    with run._start_helper() as helper:
+        held = helper.run({"probe": True, **asdict(Limits())}, 9.0).output.decode()
     assert "seccomp" not in held
     if "no network: network namespace" not in held:
         pytest.skip("this kernel gives no user namespaces")

@@ -10,7 +10,7 @@ import pytest
 
 import unmask
 from tests.serving.conftest import Running, listening, wait_until
-from unmask.models.hub import SHIPPED
+from unmask.models.checkpoint.hub import SHIPPED
 from unmask.models.trunk import Trunk
 
 QUESTION = "Solve the equation: 3x + 5 = 20."

@@ -12,7 +12,7 @@ import pytest
 from tests.checkpoints import write_tokenizer
 from tests.conftest import GOLDENS
 from unmask.models import load
-from unmask.models.tokens import Tokenizer
+from unmask.models.text.tokens import Tokenizer
 from unmask.models.trunk import Trunk
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tests.checkpoints import LLADA_SPECIAL
 from tests.text.conftest import build_tokenizer
-from unmask.models.tokens import Tokenizer
+from unmask.models.text.tokens import Tokenizer
 from unmask.samplers import Base
 from unmask.types import Cache, Decision, ModelInfo, Needs, Observation
 

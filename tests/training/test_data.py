@@ -10,15 +10,15 @@ import pytest
 import torch
 
 from tests.training.toy import TEMPLATE, ToyItem, recipe_table, write_tokenizer
-from unmask.models.tokens import Tokenizer
+from unmask.models.text.tokens import Tokenizer
 from unmask.training.data import (
+    BatchStream,
     DataSpec,
-    Drawn,
+    DrawnItems,
     Encoder,
+    FileItems,
     Layout,
-    Pairs,
     Phase,
-    Stream,
     open_source,
     read_pairs,
     validation_batches,
@@ -45,9 +45,9 @@ def stream_spec(folder, spec: DataSpec, **changes) -> StreamSpec:
     return replace(made, **changes)
 
 
-def stream(folder, spec: DataSpec, **changes) -> Stream:
+def stream(folder, spec: DataSpec, **changes) -> BatchStream:
     encoder = Encoder(Tokenizer.from_folder(folder))
-    return Stream(open_source(spec, seed=5, total=400), encoder, LAYOUT, **changes)
+    return BatchStream(open_source(spec, seed=5, total=400), encoder, LAYOUT, **changes)
 
 
 def test_a_row_is_prompt_answer_and_end_tokens_only(folder, spec):
@@ -148,7 +148,7 @@ def test_a_source_that_does_not_fit_is_refused(folder, spec):
     tight = Layout((10,), 9, 4)
     with pytest.raises(ValueError, match="items do not fit into rows of 10 columns"):
         next(
-            Stream(
+            BatchStream(
                 open_source(spec, seed=5, total=9), Encoder(Tokenizer.from_folder(folder)), tight
             ).batches()
         )
@@ -157,13 +157,13 @@ def test_a_source_that_does_not_fit_is_refused(folder, spec):
 def test_pairs_come_once_per_epoch_and_keep_validation_apart(tmp_path, spec):
     path = tmp_path / "pairs.jsonl"
     path.write_text("".join(json.dumps({"prompt": f"p{i}", "answer": f"a{i}"}) + "\n" for i in range(20)))
-    source = Pairs(path, replace(spec, source=str(path)), seed=1)
+    source = FileItems(path, replace(spec, source=str(path)), seed=1)
     assert source.held_out == 2
     epochs = [[source.item(i + 18 * epoch).prompt for i in range(18)] for epoch in (0, 1)]
     assert sorted(epochs[0]) == sorted(epochs[1])
     assert epochs[0] != epochs[1]
     assert not {source.validation(i).prompt for i in range(2)} & set(epochs[0])
-    assert isinstance(open_source(replace(spec, source=str(path)), seed=1, total=9), Pairs)
+    assert isinstance(open_source(replace(spec, source=str(path)), seed=1, total=9), FileItems)
 
 
 def test_broken_pairs_name_their_line(tmp_path):
@@ -198,4 +198,4 @@ def test_data_specs_refuse_what_cannot_work(spec, fields, message):
 
 def test_a_function_source_needs_phases(spec):
     with pytest.raises(ValueError, match=r"data\.phases must say what to draw"):
-        Drawn(lambda rng, shares: ToyItem("a", "b"), replace(spec, phases=()), seed=0, total=1)
+        DrawnItems(lambda rng, shares: ToyItem("a", "b"), replace(spec, phases=()), seed=0, total=1)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from unmask.models.load import build
+from unmask.models.checkpoint.load import build
 from unmask.training.muon import UPDATE_RMS, Muon, OptimizerSpec, orthogonalize, split
 
 DREAM = {

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from unmask.training.objective import Weights, diffusion_loss, loss_scale, token_losses
+from unmask.training.objective import LossWeights, diffusion_loss, loss_scale, token_losses
 
 
 def plain_loss(logits, targets, masked, rate, region, weight) -> float:
@@ -36,7 +36,7 @@ def case(seed: int = 0):
 def test_the_loss_is_the_plain_sum_over_masked_tokens_by_rate_and_weight():
     logits, targets, masked, rate, region = case()
     by_token = torch.linspace(0.5, 2, 7)
-    weights = Weights(short_answer=4, short_answer_weight=3.0)
+    weights = LossWeights(short_answer=4, short_answer_weight=3.0)
     weight = weights.of(targets, answers=torch.tensor([3, 4, 5]), by_token=by_token)
     assert weight[0].equal(3 * by_token[targets[0]])
     assert weight[1].equal(by_token[targets[1]])
@@ -48,7 +48,7 @@ def test_the_loss_is_the_plain_sum_over_masked_tokens_by_rate_and_weight():
 def test_prompts_and_visible_tokens_leave_no_gradient():
     logits, targets, masked, rate, region = case()
     logits.requires_grad_()
-    weight = Weights().of(targets, answers=torch.full((3,), 5), by_token=None)
+    weight = LossWeights().of(targets, answers=torch.full((3,), 5), by_token=None)
     scale = loss_scale(masked, rate=rate, region=region, weight=weight)
     diffusion_loss(logits, targets, scale).backward()
     assert (logits.grad.abs().sum(-1) > 0).equal(masked)
@@ -74,4 +74,4 @@ def test_losses_are_float32_for_bfloat16_logits():
 
 def test_weights_refuse_negative_values():
     with pytest.raises(ValueError, match="tokens\\['A'\\] must be >= 0"):
-        Weights(tokens={"A": -1.0})
+        LossWeights(tokens={"A": -1.0})

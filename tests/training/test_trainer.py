@@ -11,7 +11,7 @@ import torch
 
 from tests.training.toy import recipe_table, write_recipe, write_tokenizer
 from unmask import Base, blank, decode, plan
-from unmask.models.load import build, load
+from unmask.models.checkpoint.load import build, load
 from unmask.training.__main__ import main
 from unmask.training.recipe import Recipe, Schedule, parse, read_recipe
 from unmask.training.setup import complete, initialize, vocabulary_size
@@ -192,7 +192,7 @@ def test_compiled_layers_share_one_graph_per_length(tmp_path, monkeypatch):
 
 def test_fresh_weights_follow_the_seed_and_start_as_the_identity(tmp_path):
     folder = write_tokenizer(tmp_path / "tokenizer")
-    from unmask.models.tokens import Tokenizer
+    from unmask.models.text.tokens import Tokenizer
 
     tokenizer = Tokenizer.from_folder(folder)
     config = complete(recipe_table()["model"]["config"], tokenizer, vocabulary_size(tokenizer))

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from unmask.models.tokens import Tokenizer
+from unmask.models.text.tokens import Tokenizer
 from unmask.training import tasks
 from unmask.training.tasks import TASKS, TEST_TASKS, draw_train
 from unmask.training.tasks.world.facts import RELATIONS

@@ -14,7 +14,7 @@ from torch import Tensor
 from unmask.bench.report import Report
 from unmask.bench.timing import machine, machine_line
 from unmask.models import load
-from unmask.models.tokens import Tokenizer
+from unmask.models.text.tokens import Tokenizer
 from unmask.models.trunk import Trunk
 from unmask.samplers import make_sampler
 from unmask.text.config import GenerationConfig

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import torch
 
 from unmask.fast import kernels
-from unmask.models.load import pick_device
+from unmask.models.checkpoint.load import pick_device
 
 
 def full_size_device(name: str | None, *, small: bool) -> torch.device:

@@ -28,7 +28,7 @@ from unmask.decoding.result import decode
 from unmask.fast import kernels
 from unmask.fast.compile import compile
 from unmask.models import load
-from unmask.models.load import pick_device
+from unmask.models.checkpoint.load import pick_device
 from unmask.models.trunk import Trunk
 from unmask.samplers import make_sampler
 from unmask.text.config import GenerationConfig

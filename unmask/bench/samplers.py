@@ -12,7 +12,7 @@ import torch
 from unmask.bench.timing import seconds
 from unmask.decoding.summary import summarize
 from unmask.errors import whole
-from unmask.models.load import pick_device
+from unmask.models.checkpoint.load import pick_device
 from unmask.samplers import make_sampler
 from unmask.types import Observation, Prediction, Sampler
 

@@ -17,7 +17,7 @@ from unmask.evals.batches import Question
 from unmask.evals.fingerprint import fingerprint
 from unmask.evals.records import digest
 from unmask.evals.task import Sample, Task
-from unmask.models.hub import MINI
+from unmask.models.checkpoint.hub import MINI
 from unmask.text.config import GenerationConfig
 from unmask.text.prompts import TextModel, device_of
 from unmask.trace import plain

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from unmask.models.config import read_config
-from unmask.models.hub import find_folder
-from unmask.models.load import build
+from unmask.models.checkpoint.config import read_config
+from unmask.models.checkpoint.hub import find_folder
+from unmask.models.checkpoint.load import build
 from unmask.models.trunk import Shape
 
 

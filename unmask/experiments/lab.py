@@ -22,8 +22,8 @@ from unmask.experiments.overlap import Crew
 from unmask.experiments.runs import Outcome, Run
 from unmask.experiments.store import Store
 from unmask.models import load
-from unmask.models.config import read_config
-from unmask.models.hub import SHIPPED, find_folder
+from unmask.models.checkpoint.config import read_config
+from unmask.models.checkpoint.hub import SHIPPED, find_folder
 from unmask.models.trunk import Trunk
 from unmask.text.config import GenerationConfig
 from unmask.text.prompts import device_of

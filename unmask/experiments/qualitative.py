@@ -16,7 +16,7 @@ from unmask.experiments.grid import short
 from unmask.experiments.lab import Lab
 from unmask.experiments.paper import reported
 from unmask.experiments.report import Report, Table, flat
-from unmask.models.hub import SHIPPED
+from unmask.models.checkpoint.hub import SHIPPED
 from unmask.samplers import SAMPLERS
 from unmask.sandbox import Job, run_jobs
 from unmask.text.generate import generate

@@ -11,7 +11,7 @@ from unmask.errors import whole
 from unmask.fast import kernels
 from unmask.fast.executor import GraphExecutor
 from unmask.fast.graphs import GraphRunner
-from unmask.fast.split_products import cuttable, in_pieces
+from unmask.fast.split_products import can_split, split_product
 from unmask.models.layers import Attention, SwiGLU, attend, linear
 from unmask.models.trunk import Trunk
 
@@ -43,7 +43,7 @@ def compile(
     if layers:
         _allow_shapes(MAX_SHAPES)
         use_attention_kernel(model)
-        split_products(model)
+        use_split_products(model)
         for each in (*model.layers, model.norm):
             each.compile(dynamic=False)
     model.runner = runner = GraphRunner(model, bucket, graphs)
@@ -76,7 +76,7 @@ def use_attention_kernel(model: Trunk) -> None:
             module.attention_fn = attention
 
 
-def split_products(model: Trunk) -> None:
+def use_split_products(model: Trunk) -> None:
     """Leave the products of few columns unsummed where a norm adds them up anyway."""
     for module in model.modules():
         if isinstance(module, Attention | SwiGLU):
@@ -86,9 +86,9 @@ def split_products(model: Trunk) -> None:
 def split_linear(layer: nn.Module, x: Tensor) -> Tensor:
     """Return `layer(x)`, as unsummed partial products if that is faster."""
     weight = _plain_weight(layer)
-    if weight is None or x.shape[:-1].numel() > MAX_SPLIT or not cuttable(weight):
+    if weight is None or x.shape[:-1].numel() > MAX_SPLIT or not can_split(weight):
         return linear(layer, x)
-    pieces: Tensor = in_pieces(x, weight)
+    pieces: Tensor = split_product(x, weight)
     return pieces
 
 

@@ -1,4 +1,4 @@
-"""Dream (7B, Dream-Coder, DiffuCoder): hidden state i - 1 predicts column i, positions skip padding."""
+"""Dream (7B, Dream-Coder, DiffuCoder): hidden state i - 1 predicts column i, and positions skip padding."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from unmask.models.config import positive, require, size, special_ids
+from unmask.models.checkpoint.config import model_info, positive, require, size
 from unmask.models.trunk import Shape, Trunk
 
 SUPPORTED = {"hidden_act": "silu", "use_sliding_window": False, "use_mrope": False}
@@ -38,7 +38,7 @@ class Dream(Trunk):
         if config.get("rope_scaling") is not None:
             raise ValueError(f"config.json: rope_scaling must be null, got {config['rope_scaling']!r}")
         shape = _shape(config)
-        info = special_ids(
+        info = model_info(
             config,
             vocab_size=shape.vocab_size,
             max_length=size(config, "max_position_embeddings", default=131072),
@@ -48,7 +48,7 @@ class Dream(Trunk):
         super().__init__(config, shape, info)
 
     def positions(self, tokens: Tensor, attend: Tensor | None) -> Tensor:
-        """Position of every column, counting real tokens only, [1 or B, N]."""
+        """Return the position of each column, [1 or B, N], counting only real tokens."""
         if attend is None:
             return super().positions(tokens, attend)
         return (attend.cumsum(-1) - 1).masked_fill(~attend, 1)
@@ -57,7 +57,7 @@ class Dream(Trunk):
         return slice(max(window.start - 1, 0), window.stop)
 
     def align(self, states: Tensor, attend: Tensor | None, window: slice) -> Tensor:
-        if window.start == 0:  # column 0 has none before it and predicts itself
+        if window.start == 0:  # column 0 has no predecessor and predicts itself
             states = torch.cat([states[:, :1], states], dim=1)
         before, own = states[:, :-1], states[:, 1:]
         if attend is None:
@@ -65,7 +65,7 @@ class Dream(Trunk):
         attend = attend[:, max(window.start - 1, 0) : window.stop - 1]
         if window.start == 0:
             attend = F.pad(attend, (1, 0), value=True)
-        # a row's first real column has none before it either
+        # nor has a row's first real column
         return torch.where(attend[..., None], before, own)
 
 

@@ -1,4 +1,4 @@
-"""Any Hugging Face masked LM, such as BERT, behind the same interface. Loading needs transformers."""
+"""Wrap any Hugging Face masked LM, such as BERT. Loading needs transformers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from unmask.models.load import pick_device
+from unmask.models.checkpoint.load import pick_device
 from unmask.types import Cache, ModelInfo
 
 if TYPE_CHECKING:
@@ -19,28 +19,28 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class HuggingFaceSpecial:
-    """The ids that the text layer asks for; None: the tokenizer has none."""
+    """The special ids that the text layer needs, or None if the tokenizer lacks one."""
 
     bos: int | None
     pad: int | None
 
 
 class HuggingFaceTokenizer:
-    """A transformers tokenizer as the text layer asks for one."""
+    """A transformers tokenizer behind the interface of the text layer."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, origin: str) -> None:
         self.tokenizer = tokenizer
-        self.origin = origin  # what error sentences call this checkpoint
+        self.origin = origin  # name of this checkpoint in error messages
         bos = tokenizer.cls_token_id if tokenizer.bos_token_id is None else tokenizer.bos_token_id
         self.special = HuggingFaceSpecial(bos, tokenizer.pad_token_id)
 
     def encode(self, text: str) -> list[int]:
-        """Token ids of a text; special tokens written in it are recognised, none are added."""
+        """Encode a text; special tokens in it are recognised, none are added."""
         ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False)
         return ids
 
     def decode(self, token_ids: Iterable[int], *, skip_special: bool = True) -> str:
-        """The text of token ids."""
+        """Decode token ids."""
         return str(
             self.tokenizer.decode(
                 list(token_ids), skip_special_tokens=skip_special, clean_up_tokenization_spaces=False
@@ -48,11 +48,11 @@ class HuggingFaceTokenizer:
         )
 
     def chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
-        """Token ids of a conversation that asks for an answer."""
+        """Encode a conversation, with the generation prompt at its end."""
         if not self.tokenizer.chat_template:
             raise ValueError(f"the tokenizer of {self.origin} has no chat template; pass a plain prompt")
         try:
-            from unmask.models.chat import ChatTemplate, checked_messages
+            from unmask.models.text.chat import ChatTemplate, checked_messages
         except ImportError:
             raise ValueError("chat templates need jinja2; pip install 'unmask[models]'") from None
         names = {key: str(token) for key, token in self.tokenizer.special_tokens_map.items()}
@@ -91,7 +91,7 @@ class HuggingFaceLM(nn.Module):
             raise ValueError("a Hugging Face masked LM cannot reuse keys and values; use cache=None")
         if attend is None:
             return self._logits(tokens, torch.ones_like(tokens))[:, window]
-        # families count positions in different ways; with the padding last all of them start at 0
+        # families number positions differently; with padding moved last, all start at 0
         order = (~attend).to(torch.uint8).argsort(dim=-1, stable=True)
         logits = self._logits(tokens.gather(1, order), attend.gather(1, order).to(tokens.dtype))
         column = order.argsort(dim=-1)[:, window]
@@ -105,9 +105,9 @@ class HuggingFaceLM(nn.Module):
 def load_hf(
     source: str | Path, *, device: str | torch.device = "auto", dtype: torch.dtype = torch.float32
 ) -> HuggingFaceLM:
-    """The masked LM of a folder or hub id with its tokenizer, which names its ids; never runs remote code.
+    """Load the masked LM and tokenizer of a folder or hub id; never run remote code.
 
-    `stream` equals `generate` only with a prefix-stable tokenizer: more tokens only lengthen the text.
+    `stream` equals `generate` only if the tokenizer is prefix-stable: more tokens only extend the text.
     """
     try:
         from transformers import AutoModelForMaskedLM, AutoTokenizer

@@ -1,11 +1,11 @@
-"""LLaDA (8B base and instruct, 1.5): hidden state i predicts column i, positions count padding too."""
+"""LLaDA (8B base and instruct, 1.5): hidden state i predicts column i, and positions count padding."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import ClassVar
 
-from unmask.models.config import positive, require, size, special_ids
+from unmask.models.checkpoint.config import model_info, positive, require, size
 from unmask.models.trunk import Shape, Trunk
 
 SUPPORTED = {
@@ -46,7 +46,7 @@ class LLaDA(Trunk):
     def __init__(self, config: Mapping[str, object]) -> None:
         require(config, SUPPORTED)
         shape = _shape(config)
-        info = special_ids(
+        info = model_info(
             config,
             vocab_size=shape.vocab_size,
             max_length=size(config, "max_sequence_length", default=4096),
@@ -60,7 +60,7 @@ def _shape(config: Mapping[str, object]) -> Shape:
     width = size(config, "d_model")
     heads = size(config, "n_heads")
     return Shape(
-        # the embedding may be padded beyond the vocabulary, and the logits are as wide as it
+        # the embedding may be padded beyond the vocabulary; logits have its width
         vocab_size=size(config, "embedding_size", default=size(config, "vocab_size")),
         size=width,
         layers=size(config, "n_layers"),

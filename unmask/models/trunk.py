@@ -17,7 +17,7 @@ from unmask.models.layers import Attention, RMSNorm, Rope, Store, SwiGLU, key_ma
 from unmask.types import Cache, ModelInfo
 
 if TYPE_CHECKING:
-    from unmask.models.tokens import Tokenizer
+    from unmask.models.text.tokens import Tokenizer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""What is run, within which limits, and what came of it."""
+"""A job, its limits and its outcome."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What one job may use; it may start threads, which these limits count together, but no process."""
+    """Resources of one job. It may start threads, which share these limits, but no processes."""
 
-    seconds: float = 3.0  # on the wall
-    cpu_seconds: int = 4  # of all threads
-    memory_bytes: int = 1 << 29  # of address space, the interpreter's own 50 MB or so included
-    file_bytes: int = 1 << 20  # of each file, all of them in the job's folder; 0: none may be written
-    open_files: int = 64  # at once; also the number of times that a file may be opened for writing
+    seconds: float = 3.0  # wall-clock time
+    cpu_seconds: int = 4  # processor time of all threads
+    memory_bytes: int = 1 << 29  # address space, including about 50 MB for the interpreter
+    file_bytes: int = 1 << 20  # size of each file in the job's folder; 0: no writing
+    open_files: int = 64  # at once; also bounds how often a file is opened for writing
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -31,7 +31,7 @@ HIGHEST = 1 << 60
 LOWEST: dict[str, float] = {
     "seconds": 0.01,
     "cpu_seconds": 1,
-    "memory_bytes": 1 << 27,  # less, and the interpreter itself has no room
+    "memory_bytes": 1 << 27,  # with less, the interpreter itself does not start
     "file_bytes": 0,
     "open_files": 8,
 }
@@ -39,7 +39,7 @@ LOWEST: dict[str, float] = {
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A program, and statements that must run after it in the same namespace without raising."""
+    """A program, and checks: statements that must run after it, in its namespace, without raising."""
 
     program: str
     checks: tuple[str, ...]
@@ -47,7 +47,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Whether every check ran without raising, and in a few words why not."""
+    """Whether all checks passed, and a short reason if not."""
 
     passed: bool
     reason: str

@@ -1,4 +1,4 @@
-"""Hands jobs to helper interpreters and reads their verdicts. Runs no foreign code itself."""
+"""Send jobs to helper interpreters and read their verdicts. Runs no untrusted code itself."""
 
 from __future__ import annotations
 
@@ -30,61 +30,61 @@ PASSED = Outcome(True, "passed")
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What a helper saw of one job."""
+    """A helper's report on one job."""
 
-    late: bool  # the wall clock ran out
-    status: int  # as `os.waitstatus_to_exitcode` gives it: below 0 a signal
-    said: bytes  # what came through the job's channel, from whomever
+    timed_out: bool  # by the wall clock
+    status: int  # as from `os.waitstatus_to_exitcode`: below 0 a signal
+    output: bytes  # from the job's channel, whoever wrote it
 
 
 def run_jobs(jobs: Sequence[Job], limits: Limits = DEFAULT, *, workers: int = 1) -> list[Outcome]:
-    """The outcome of each job, in their order; `workers` jobs run at a time."""
+    """Run jobs, `workers` at a time; return their outcomes in order."""
     if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
         raise ValueError(f"workers must be a whole number >= 1, got {workers!r}")
     if not jobs:
         return []
-    waiting = iter(list(enumerate(jobs)))  # a list's iterator may be shared by threads
+    waiting = iter(list(enumerate(jobs)))  # threads may share a list's iterator
     outcomes: list[Outcome | None] = [None] * len(jobs)
 
     def work() -> None:
-        with _helper() as ask:
-            for place, job in waiting:
-                outcomes[place] = _judged(ask, job, limits)
+        with _start_helper() as helper:
+            for index, job in waiting:
+                outcomes[index] = _judge(helper, job, limits)
 
     with ThreadPoolExecutor(min(workers, len(jobs))) as pool:
         try:
-            for done in [pool.submit(work) for _ in range(min(workers, len(jobs)))]:
-                done.result()
+            for future in [pool.submit(work) for _ in range(min(workers, len(jobs)))]:
+                future.result()
         finally:
-            deque(waiting, 0)  # after an interrupt no new job begins
+            deque(waiting, 0)  # start no new job after an interrupt
     return [outcome for outcome in outcomes if outcome is not None]
 
 
 @lru_cache(maxsize=1)
 def isolation() -> tuple[str, ...]:
-    """The protections that hold on this machine, as a job itself saw them take effect."""
-    with _helper() as ask:
-        reply = ask.about({"probe": True, **asdict(DEFAULT)}, 30.0)
-    return tuple(json.loads(reply.said))
+    """Return the protections of this machine, as observed by a job."""
+    with _start_helper() as helper:
+        reply = helper.run({"probe": True, **asdict(DEFAULT)}, 30.0)
+    return tuple(json.loads(reply.output))
 
 
-def _judged(ask: _Helper, job: Job, limits: Limits) -> Outcome:
+def _judge(helper: _Helper, job: Job, limits: Limits) -> Outcome:
     token = secrets.token_hex(16)
     message = {"program": job.program, "checks": list(job.checks), "token": token, **asdict(limits)}
-    reply = ask.about(message, limits.seconds)
-    return PASSED if reply.said == token.encode() else Outcome(False, _reason(reply, limits))
+    reply = helper.run(message, limits.seconds)
+    return PASSED if reply.output == token.encode() else Outcome(False, _reason(reply, limits))
 
 
 def _reason(reply: Reply, limits: Limits) -> str:
-    """Why a job failed; the words of the job itself come last, because they may be anything."""
-    if reply.late:
+    """Say why a job failed; its own words come last because they may say anything."""
+    if reply.timed_out:
         return f"timed out after {limits.seconds:g} s"
     if reply.status == -signal.SIGXCPU:
         return f"timed out after {limits.cpu_seconds} s of processor time"
-    if reply.said == b"memory":
+    if reply.output == b"memory":
         return f"memory: more than {limits.memory_bytes >> 20} MiB"
-    if reply.said:
-        words = reply.said.decode(errors="replace")[:LONGEST_REASON]
+    if reply.output:
+        words = reply.output.decode(errors="replace")[:LONGEST_REASON]
         return "failed: " + "".join(letter if letter.isprintable() else " " for letter in words)
     if reply.status < 0:
         return f"killed by {signal.Signals(-reply.status).name}"
@@ -92,7 +92,7 @@ def _reason(reply: Reply, limits: Limits) -> str:
 
 
 class _Helper:
-    """One helper interpreter, which is asked about one job at a time."""
+    """A helper interpreter that runs one job at a time."""
 
     def __init__(self, folder: str) -> None:
         self.process = subprocess.Popen(
@@ -100,28 +100,28 @@ class _Helper:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             cwd=folder,
-            env={"PYTHONHASHSEED": "0"},  # a program that depends on the order of a set always does the same
+            env={"PYTHONHASHSEED": "0"},  # set order is the same in every run
             bufsize=0,
-            start_new_session=True,  # an interrupt at the keyboard is ours to handle
+            start_new_session=True,  # Ctrl-C reaches only us
         )
 
-    def about(self, message: dict[str, object], seconds: float) -> Reply:
-        """What became of one job."""
+    def run(self, message: dict[str, object], seconds: float) -> Reply:
+        """Run one job and return the reply."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         body = json.dumps(message).encode()
         try:
             _write_all(self.process.stdin, SECONDS.pack(seconds) + LENGTH.pack(len(body)) + body)
-            late, status, length = REPLY.unpack(_read_all(self.process.stdout, REPLY.size))
-            return Reply(late, status, _read_all(self.process.stdout, length))
+            timed_out, status, length = REPLY.unpack(_read_all(self.process.stdout, REPLY.size))
+            return Reply(timed_out, status, _read_all(self.process.stdout, length))
         except (BrokenPipeError, EOFError):
             raise RuntimeError(
                 f"the sandbox helper ended with code {self.process.wait()} while a job ran; "
-                "its words are on the standard error, and a machine short of memory is the usual cause"
+                "see its standard error; the usual cause is too little memory"
             ) from None
 
     def close(self) -> None:
-        """Ends the helper; it kills what it runs when its input ends."""
+        """End the helper; it kills its job when its input closes."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.process.stdin.close()
@@ -130,7 +130,7 @@ class _Helper:
 
 
 @contextmanager
-def _helper() -> Iterator[_Helper]:
+def _start_helper() -> Iterator[_Helper]:
     if os.name != "posix":
         raise RuntimeError(
             f"the sandbox needs fork and rlimits, which {sys.platform} lacks; use Linux or macOS"

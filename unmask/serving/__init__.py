@@ -1,4 +1,4 @@
-"""Serving: an engine that batches requests step by step, and an HTTP server before it."""
+"""Serving: an engine that batches requests step by step, and an HTTP server in front of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Around every request: its id, its log line, its place in the metrics."""
+"""Middleware that gives each request an id, a log line and metrics."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ HUNG_UP = 499
 
 
 class Access:
-    """Gives every request an id, and tells log and metrics what became of it."""
+    """Give every request an id, and report its outcome to the log and the metrics."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics | None, *, answer_id: bool = True) -> None:
         self._app = app
         self._metrics = metrics
-        self._answer_id = answer_id  # False: a proxy before us does
+        self._answer_id = answer_id  # False: a proxy in front of us adds it
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -49,7 +49,7 @@ class Access:
             await self._app(scope, receive, send_with_id)
         except Exception as error:
             log.exception("a request failed", extra={"request_id": request_id})
-            if facts["status"] != HUNG_UP:  # too late for another answer
+            if facts["status"] != HUNG_UP:  # a response has already started
                 raise
             told = as_api_error(error)
             await JSONResponse(told.body(), status_code=told.status)(scope, receive, send_with_id)
@@ -66,7 +66,7 @@ class Access:
 
 
 def _known_path(scope: Scope) -> str:
-    """The path of the route; one that is not ours would make metrics without end."""
+    """Return the route's path, or "other": unknown paths would create endless metrics."""
     route = scope.get("route")
     return str(getattr(route, "path", "other"))
 

@@ -1,4 +1,4 @@
-"""Errors in the form that OpenAI's clients read."""
+"""Errors in the format of OpenAI's API."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TYPES = {
 
 
 class ApiError(Exception):
-    """An answer that is an error."""
+    """An error response."""
 
     def __init__(
         self,
@@ -39,13 +39,13 @@ class ApiError(Exception):
         self.headers = dict(headers or {})
 
     def body(self) -> dict[str, Any]:
-        """The JSON object of this error."""
+        """Return the JSON body of this error."""
         kind = TYPES.get(self.status, "server_error")
         return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
 
 
 def as_api_error(error: Exception) -> ApiError:
-    """What a client is told of an error."""
+    """Convert an exception to the error that the client sees."""
     if isinstance(error, ApiError):
         return error
     if isinstance(error, QueueFull):

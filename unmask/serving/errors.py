@@ -1,10 +1,10 @@
-"""What can become of a request besides an answer."""
+"""Errors that end a request without an answer."""
 
 from __future__ import annotations
 
 
 class QueueFull(RuntimeError):
-    """Too many requests wait already."""
+    """The queue is full."""
 
     def __init__(self, waiting: int, retry_after: int) -> None:
         super().__init__(f"{waiting} requests are waiting already; try again in {retry_after} seconds")
@@ -12,7 +12,7 @@ class QueueFull(RuntimeError):
 
 
 class Closing(RuntimeError):
-    """The engine takes no new requests."""
+    """The engine accepts no new requests."""
 
     def __init__(self) -> None:
         super().__init__("the server is shutting down; send the request to another one")
@@ -26,4 +26,4 @@ class DeadlineExceeded(RuntimeError):
 
 
 class RequestFailed(RuntimeError):
-    """The model or the sampler raised an error; it is the cause of this one."""
+    """The model or the sampler raised; see `__cause__`."""

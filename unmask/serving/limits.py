@@ -1,4 +1,4 @@
-"""What the engine accepts, and how much of it at a time."""
+"""Limits on the requests that the engine accepts."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ MAX_STOP_LENGTH = 256  # characters
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Bounds of the engine; what is beyond them is refused before any work is done."""
+    """Limits of the engine; it rejects larger requests before any work is done."""
 
-    max_rows: int = 16  # rows decoded together; a guided request takes two
-    max_batch_tokens: int = 32768  # rows times the longest of them
-    max_queue: int = 256  # requests that wait
+    max_rows: int = 16  # rows decoded together; a guided request needs two
+    max_batch_tokens: int = 32768  # number of rows times the longest row
+    max_queue: int = 256  # waiting requests
     max_prompt_tokens: int = 4096
     max_new_tokens: int = 1024
     max_steps: int = 1024
-    deadline: float | None = 600.0  # seconds from arrival to answer, unless a request asks for less
+    deadline: float | None = 600.0  # seconds from arrival to answer; a request may ask for less
 
     def __post_init__(self) -> None:
         for name in ("max_rows", "max_batch_tokens", "max_prompt_tokens", "max_new_tokens", "max_steps"):
@@ -32,7 +32,7 @@ class Limits:
             raise ValueError(f"deadline must be more than 0 seconds or None, got {self.deadline!r}")
 
     def check_config(self, config: GenerationConfig) -> None:
-        """Refuse settings that would cost too much."""
+        """Raise if the settings exceed the limits."""
         if config.max_new_tokens is not None:
             self._at_most("max_new_tokens", config.max_new_tokens, self.max_new_tokens)
         if config.steps is not None:
@@ -48,7 +48,7 @@ class Limits:
             self._at_most("the rows of a guided request", 2, self.max_rows)
 
     def check_gaps(self, parts: list[str | Gap]) -> None:
-        """Refuse gaps that are too long, before they are laid out."""
+        """Raise if the gaps are too long, before laying them out."""
         wanted = sum(part.bounds[1] for part in parts if isinstance(part, Gap))
         self._at_most("the tokens of all gaps", wanted, self.max_new_tokens)
 
@@ -58,7 +58,7 @@ class Limits:
         self._at_most("all tokens of a request", length * lanes, self.max_batch_tokens)
 
     def fits(self, lanes: int, longest: int) -> bool:
-        """Whether so many rows of this length can be decoded together."""
+        """Whether this many rows of this length can be decoded together."""
         return lanes <= self.max_rows and lanes * longest <= self.max_batch_tokens
 
     def time_left(self, asked: float | None) -> float | None:

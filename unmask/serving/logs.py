@@ -1,4 +1,4 @@
-"""Log lines as JSON objects, one per line."""
+"""Logging as JSON lines."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ USUAL = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "
 
 
 class JsonLines(logging.Formatter):
-    """A record with everything that was given as `extra`."""
+    """Format a record as JSON, with all fields passed as `extra`."""
 
     def format(self, record: logging.LogRecord) -> str:
         line = {
@@ -27,12 +27,12 @@ class JsonLines(logging.Formatter):
 
 
 def _is_extra(name: str) -> bool:
-    """Whether a caller gave it; other libraries mark records too, with a leading underscore."""
+    """Whether a field came from `extra`; other libraries add fields with a leading underscore."""
     return name not in USUAL and not name.startswith("_")
 
 
 def log_json(level: int = logging.INFO) -> None:
-    """Send the lines of the server to standard error."""
+    """Log the server's lines to standard error."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines())
     for name in ("unmask", "uvicorn"):
@@ -40,4 +40,4 @@ def log_json(level: int = logging.INFO) -> None:
         logger.handlers = [handler]
         logger.setLevel(level)
         logger.propagate = False
-    logging.getLogger("uvicorn.access").disabled = True  # we write our own line, with more in it
+    logging.getLogger("uvicorn.access").disabled = True  # we log our own, more detailed line

@@ -17,7 +17,7 @@ REQUEST_SECONDS = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300)
 
 
 class Metrics:
-    """What the server did so far, in a registry of its own."""
+    """Metrics of one server, in their own registry."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -25,17 +25,17 @@ class Metrics:
         self._requests = Counter("requests", "HTTP requests.", ("path", "status"), **own)
         self._request_seconds = Histogram(
             "request_seconds",
-            "From a request to the end of its answer.",
+            "Time from a request to the end of its answer.",
             ("path",),
             buckets=REQUEST_SECONDS,
             **own,
         )
-        self._waiting = Gauge("queue_requests", "Requests that wait.", **own)
-        self._running = Gauge("running_requests", "Requests that are decoded.", **own)
-        self._arrivals = Counter("arrivals", "Requests that the engine took.", **own)
+        self._waiting = Gauge("queue_requests", "Waiting requests.", **own)
+        self._running = Gauge("running_requests", "Requests being decoded.", **own)
+        self._arrivals = Counter("arrivals", "Requests accepted by the engine.", **own)
         self._queue_seconds = Histogram(
             "queue_seconds",
-            "From arrival to the first step.",
+            "Time from arrival to the first step.",
             buckets=REQUEST_SECONDS,
             **own,
         )
@@ -49,12 +49,12 @@ class Metrics:
         self._steps = Counter("steps", "Reverse steps, over all rows.", **own)
         self._evaluations = Counter("evaluations", "Forward passes of the batch.", **own)
         self._forwards = Counter("forwards", "Forward passes, over all rows.", **own)
-        self._commits = Counter("commits", "Tokens, by what committed them.", ("by",), **own)
+        self._commits = Counter("commits", "Committed tokens, by cause.", ("by",), **own)
         self._jobs = Counter("jobs", "Requests that left the engine.", ("outcome",), **own)
         self._tokens = Counter("tokens", "Tokens of answered requests.", ("kind",), **own)
 
     def watch(self, engine: Engine) -> None:
-        """Show how much an engine has to do now."""
+        """Report an engine's waiting and running requests."""
         self._waiting.set_function(lambda: engine.waiting)
         self._running.set_function(lambda: engine.running)
 
@@ -78,10 +78,10 @@ class Metrics:
             self._tokens.labels("new").inc(new_tokens(job.result()))
 
     def requested(self, path: str, status: int, seconds: float) -> None:
-        """An HTTP request was answered."""
+        """Count an answered HTTP request."""
         self._requests.labels(path, str(status)).inc()
         self._request_seconds.labels(path).observe(seconds)
 
     def page(self) -> bytes:
-        """Everything, as Prometheus reads it."""
+        """Return all metrics in the Prometheus format."""
         return generate_latest(self.registry)

@@ -1,4 +1,4 @@
-"""What the engine tells those who count."""
+"""The engine's hooks for metrics."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from unmask.serving.job import Job
 class Tick(NamedTuple):
     """One step of the engine."""
 
-    rows: int  # that took a step
+    rows: int  # rows that took a step
     waiting: int
     seconds: float
     evaluations: int  # forward passes of the whole batch
-    forwards: int  # rows that were in one
+    forwards: int  # rows in those forward passes
     accepted: int  # tokens committed by the rule
-    forced: int  # by the fallback
-    leftovers: int  # after a budget was spent
+    forced: int  # tokens committed by the fallback
+    leftovers: int  # tokens filled in after a budget was spent
 
 
 class Monitor(Protocol):
-    """Somebody who counts; called in the engine's thread, except for `arrived`."""
+    """Receives the engine's events, in the engine's thread except for `arrived`."""
 
     def arrived(self, job: Job) -> None: ...
 
@@ -33,7 +33,7 @@ class Monitor(Protocol):
 
 
 class NoMonitor:
-    """Nobody counts."""
+    """Ignores all events."""
 
     def arrived(self, job: Job) -> None:
         pass

@@ -1,6 +1,6 @@
-"""The application on a Ray cluster: Ray Serve's proxies before replicas, each with an engine of its own.
+"""Serve on a Ray cluster: Ray Serve's proxies in front of replicas, each with its own engine.
 
-Limits hold per replica. A replica that dies is started again; what it was decoding ends, the others go on.
+Limits apply per replica. Ray restarts a replica that dies; its running requests fail, the others continue.
 """
 
 from __future__ import annotations
@@ -31,26 +31,26 @@ from unmask.text.prompts import TextModel
 
 log = logging.getLogger(__name__)
 NAME = "unmask"  # of the application and of its deployment
-SPARE = 64  # requests that a full replica still takes, to refuse them itself
-COUNT_SECONDS = 5.0  # for a replica to tell what it counted
-LONGEST = 3600.0  # seconds for requests to finish, where the limits name none
-STARTS = 3  # tries to start a replica before the first one is there
+SPARE = 64  # extra requests that a full replica accepts only to reject them itself
+COUNT_SECONDS = 5.0  # timeout for a replica to report its metrics
+LONGEST = 3600.0  # seconds for requests to finish, if there is no deadline
+STARTS = 3  # attempts to start the first replica
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 Load = Callable[[], TextModel]  # called once by every replica
-Counted = tuple[str, list[Metric]]  # the id of a replica, and all that it counted
+Counted = tuple[str, list[Metric]]  # id of a replica, and its metrics
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fleet:
-    """How many replicas there are, and what each takes of the cluster."""
+    """The number of replicas, and the resources of each."""
 
     address: str = "local"
     replicas: int = 1
-    max_replicas: int | None = None  # more than `replicas`, while requests wait
-    gpus: float | None = None  # for each; None: one, where the cluster has any
-    threads: int = 1  # CPU threads of each, which are its CPUs too
-    exact: bool | None = None  # None: where it costs little
+    max_replicas: int | None = None  # upper bound while requests wait; None: no autoscaling
+    gpus: float | None = None  # per replica; None: one if the cluster has any
+    threads: int = 1  # CPU threads per replica, also its number of CPUs
+    exact: bool | None = None  # None: if it costs little
 
     def __post_init__(self) -> None:
         whole("replicas", self.replicas, 1)
@@ -61,7 +61,7 @@ class Fleet:
             raise ValueError(f"gpus must be in [0, 1], because a replica uses one at most; got {self.gpus}")
 
     def share(self, there: dict[str, float]) -> dict[str, float]:
-        """What a replica takes of a cluster with these resources."""
+        """Return the resources of a replica; raise if the cluster has too few."""
         gpus = float(there.get("GPU", 0) >= 1) if self.gpus is None else self.gpus
         share = {"num_cpus": float(self.threads), "num_gpus": gpus}
         for kind, each in (("CPU", share["num_cpus"]), ("GPU", gpus)):
@@ -73,7 +73,7 @@ class Fleet:
         return share
 
     def scaling(self, rows: int) -> dict[str, Any]:
-        """The number of replicas as Ray Serve takes it: with more than `rows` requests each, some wait."""
+        """Return Ray Serve's scaling options; above `rows` requests per replica, requests wait."""
         if self.max_replicas is None:
             return {"num_replicas": self.replicas}
         bounds = {"min_replicas": self.replicas, "max_replicas": self.max_replicas}
@@ -81,7 +81,7 @@ class Fleet:
 
 
 class Replica:
-    """A copy of the model, its engine and the application before it."""
+    """A copy of the model with its engine and application."""
 
     def __init__(self, load: Load, settings: Settings, limits: Limits, fleet: Fleet) -> None:
         from ray import serve
@@ -97,32 +97,32 @@ class Replica:
         self.engine.start()
 
     def __serve_build_asgi_app__(self) -> FastAPI:
-        """The application, for Ray Serve."""
+        """Return the application; called by Ray Serve."""
         return create_app(self.engine, self.settings, count=_count_all, answer_id=False)
 
     def count(self) -> Counted:
-        """What this replica counted."""
+        """Return the metrics of this replica."""
         return self.id, list(self.metrics.registry.collect())
 
     def check_health(self) -> None:
-        """Ray Serve puts another in the place of a replica that raises here."""
+        """Raise if the engine has ended; Ray Serve then replaces the replica."""
         if not self.engine.is_ready:
             raise RuntimeError("the engine has ended")
 
     def __del__(self) -> None:
         if hasattr(self, "engine"):
-            self.engine.close(now=True)  # Ray Serve has waited for the requests
+            self.engine.close(now=True)  # Ray Serve has already waited for the requests
 
 
 class Page(CollectorRegistry):
-    """What all replicas counted, as one registry."""
+    """A registry that merges the metrics of all replicas."""
 
     def __init__(self, counted: Iterable[Counted]) -> None:
         super().__init__()
         self._counted = list(counted)
 
     def collect(self) -> Iterator[Metric]:
-        """Every metric once, its samples labelled by replica."""
+        """Yield each metric once, its samples labelled by replica."""
         merged: dict[str, Metric] = {}
         for replica, metrics in self._counted:
             for metric in metrics:
@@ -134,7 +134,7 @@ class Page(CollectorRegistry):
 
 
 async def _count_all() -> bytes:
-    """What all replicas counted, as Prometheus reads it; one that does not tell is left out."""
+    """Return the metrics of all replicas in the Prometheus format; skip replicas that do not answer."""
     from ray import serve
 
     asked = serve.get_deployment_handle(NAME, NAME).broadcast("count")
@@ -145,7 +145,7 @@ async def _count_all() -> bytes:
 def serve_on_ray(
     load: Load, settings: Settings, limits: Limits, fleet: Fleet, *, host: str, port: int
 ) -> None:
-    """Serve on a cluster until a signal comes; the first one lets requests finish, the second does not."""
+    """Serve until a signal arrives; the first lets running requests finish, the second does not."""
     with connected(fleet.address, "ray.serve", log_to_driver=True) as ray, _signalled() as told:
         serve, share = ray.serve, fleet.share(ray.cluster_resources())
         log_json()
@@ -189,28 +189,28 @@ def _deploy(
 
 
 def _last_line(text: str) -> str:
-    """Of a traceback that came as text: what was raised."""
+    """Return the last line of a traceback: the exception."""
     return text.strip().rpartition("\n")[2]
 
 
 def _delete(serve: Any) -> None:
-    """Take the application off the cluster; replicas finish what they have first."""
+    """Remove the application from the cluster; replicas finish their requests first."""
     log.info("closing")
     while NAME in serve.status().applications:
         try:
             serve.delete(NAME)
-        except TimeoutError:  # it waits a minute at most
+        except TimeoutError:  # Ray waits at most a minute
             continue
 
 
 def _quiet() -> dict[str, Any]:
-    """Ray Serve says what goes wrong; requests have our own line."""
+    """Log only Ray Serve's warnings; we log requests ourselves."""
     return {"log_level": "WARNING", "enable_access_log": False}
 
 
 @contextmanager
 def _signalled() -> Iterator[threading.Event]:
-    """An event that the first signal sets; the second raises KeyboardInterrupt."""
+    """Yield an event that the first signal sets; the second raises KeyboardInterrupt."""
     told = threading.Event()
 
     def handle(number: int, frame: FrameType | None) -> None:

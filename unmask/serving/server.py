@@ -1,4 +1,4 @@
-"""The server process: the application behind a socket, and what signals do to it."""
+"""The server process: the application on its sockets, and signal handling."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Server(uvicorn.Server):
-    """Finishes what runs on the first signal, gives it up on the second, cuts connections on the third."""
+    """Finish running requests on the first signal, drop them on the second, disconnect on the third."""
 
     def __init__(self, config: uvicorn.Config, engine: Engine) -> None:
         super().__init__(config)
@@ -32,7 +32,7 @@ class Server(uvicorn.Server):
         self._signals = 0
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """As uvicorn does it, which says nothing of sockets that it is given."""
+        """Start as uvicorn does, and log the URLs, which uvicorn omits for given sockets."""
         await super().startup(sockets=sockets)
         for listener in sockets or ():
             host, port = listener.getsockname()[:2]
@@ -42,12 +42,12 @@ class Server(uvicorn.Server):
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         self._signals += 1
         self.should_exit = True
-        self._engine.drain(now=self._signals > 1)  # whoever waits then gets his 503, which takes no time
+        self._engine.drain(now=self._signals > 1)  # waiting clients get a 503 at once
         self.force_exit = self._signals > 2
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """As uvicorn does it, but a signal that was served is not raised again: the exit code is 0."""
+        """Handle signals as uvicorn does, but do not raise them again, so the exit code is 0."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -68,7 +68,7 @@ def make_server(
     port: int = 8000,
     exact: bool = False,
 ) -> tuple[Engine, Server]:
-    """An engine and the server before it; neither runs yet."""
+    """Make an engine and its server; neither runs yet."""
     engine = Engine(model, limits, Metrics(), exact=exact)
     app = create_app(engine, settings)
     config = uvicorn.Config(
@@ -85,7 +85,7 @@ def serve(
     sockets: list[socket.socket],
     exact: bool | None = None,
 ) -> None:
-    """Serve on bound sockets until a signal comes; unless told, `exact` where that costs little."""
+    """Serve on bound sockets until a signal arrives; `exact=None` means exact if it costs little."""
     if exact is None:
         exact = exact_costs_little(model)
     engine, server = make_server(model, settings, limits, exact=exact)
@@ -93,4 +93,4 @@ def serve(
     try:
         server.run(sockets=sockets)
     finally:
-        engine.close(now=True)  # connections are closed, so nobody waits for an answer any more
+        engine.close(now=True)  # all connections are closed, so nobody waits for an answer

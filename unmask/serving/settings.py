@@ -1,4 +1,4 @@
-"""How the HTTP server behaves."""
+"""Settings of the HTTP server."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from unmask.types import ModelInfo, Sampler
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What the server is called, whom it lets in, and what a request gets that asks for nothing special."""
+    """The server's name, access rules, and defaults for requests."""
 
     model_name: str = "unmask"
     sampler: Sampler = DEFAULT_SAMPLER
     sampler_name: str = "less"
     config: GenerationConfig = field(default_factory=GenerationConfig)
     api_key: str | None = field(default=None, repr=False)
-    cors: tuple[str, ...] = ()  # origins whose pages may call; none: no page of another site
+    cors: tuple[str, ...] = ()  # origins allowed to call from a browser
     max_body: int = 1 << 20  # bytes
-    body_seconds: float = 30.0  # for a body to arrive
-    max_streams: int = 512  # answers streamed at the same time
+    body_seconds: float = 30.0  # time for a body to arrive
+    max_streams: int = 512  # concurrent streams
     heartbeat: float = 15.0  # seconds of silence after which a stream sends a comment
     log_prompts: bool = False
 
@@ -37,6 +37,6 @@ class Settings:
                 raise ValueError(f"{name} must be more than 0 seconds, got {getattr(self, name)!r}")
 
     def within(self, info: ModelInfo, limits: Limits) -> Settings:
-        """These settings for a model, whose own number of new tokens may be more than the limits allow."""
+        """Return the settings for a model, its default number of new tokens capped by the limits."""
         length = min(self.config.new_tokens(info), limits.max_new_tokens)
         return replace(self, config=replace(self.config, max_new_tokens=length))

@@ -1,4 +1,4 @@
-"""The sockets that a server listens on, bound before it takes the time to load a model."""
+"""Bind the server's sockets before loading the model."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 @contextmanager
 def bound(host: str, port: int) -> Iterator[list[socket.socket]]:
-    """A socket for every address of a host. Nobody can connect before it listens."""
+    """Yield a bound socket per address of a host; it accepts no connections until it listens."""
     with ExitStack() as stack:
         sockets: list[socket.socket] = []
         for family, address in _addresses(host, port):
@@ -20,7 +20,7 @@ def bound(host: str, port: int) -> Iterator[list[socket.socket]]:
             try:
                 _bind(opened, address)
             except OSError as error:
-                if error.errno == errno.EADDRNOTAVAIL:  # a name may have addresses that are not ours
+                if error.errno == errno.EADDRNOTAVAIL:  # a name may resolve to addresses of other machines
                     continue
                 raise ValueError(_refusal(error, host, port)) from None
             sockets.append(opened)
@@ -38,10 +38,10 @@ def _addresses(host: str, port: int) -> list[tuple[socket.AddressFamily, Any]]:
 
 
 def _bind(opened: socket.socket, address: Any) -> None:
-    if os.name == "posix":  # elsewhere it would let two servers share a port
+    if os.name == "posix":  # on other systems two servers could share a port
         opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     if opened.family == socket.AF_INET6:
-        opened.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)  # IPv4 has a socket of its own
+        opened.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)  # IPv4 has its own socket
     opened.bind(address)
 
 

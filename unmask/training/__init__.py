@@ -1,1 +1,1 @@
-"""How the shipped models were made: the tasks, the vocabulary, the objective and the trainer."""
+"""Training of the shipped models: tasks, vocabulary, objective and trainer."""

@@ -1,4 +1,4 @@
-"""`python -m unmask.training RECIPE --out DIR`: train a model by a recipe."""
+"""`python -m unmask.training RECIPE --out DIR`: train a model from a recipe."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def main() -> None:
     parser.add_argument("recipe", help="recipe file, or the name of a shipped one (mini-llada)")
     parser.add_argument("--out", type=Path, required=True, help="folder for weights, tokenizer and log")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
-    parser.add_argument("--resume", action="store_true", help="go on from the folder's checkpoint")
+    parser.add_argument("--resume", action="store_true", help="resume from the folder's checkpoint")
     arguments = parser.parse_args()
     with show_progress() as watch:
         train(

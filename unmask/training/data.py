@@ -1,8 +1,8 @@
-"""Training rows: items are drawn, tokenised and packed into batches. Knows no model, no device, no process.
+"""Training data: draw items, tokenise them and pack them into batches. Knows no model, device or process.
 
-A row is the prompt at column 0, the answer, and end tokens up to a fixed length: there is no padding, so a
-canvas looks in training as it does when a single prompt is decoded. Item `i` depends on the seed and on `i`
-alone; a stream of batches can start again from a position of a few numbers.
+A row is the prompt at column 0, the answer, and end tokens up to a fixed length. It has no padding, so a
+canvas looks the same in training as in decoding a single prompt. Item `i` depends on the seed and on `i`
+alone; a stream of batches resumes from a position of a few numbers.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from pathlib import Path
 from typing import Protocol
 
 from unmask.errors import at_least, within
-from unmask.models.tokens import Tokenizer
+from unmask.models.text.tokens import Tokenizer
 
 DRAWN_TOGETHER = 128  # items tokenised at once
-CHECKED = 1000  # items after which a stream complains if most of them do not fit
+CHECKED = 1000  # items after which a stream raises if most of them do not fit
 
 
 class Item(Protocol):
-    """A prompt and the answer that the model is to learn."""
+    """A prompt and the answer that the model learns."""
 
     @property
     def prompt(self) -> str: ...
@@ -39,7 +39,7 @@ Draw = Callable[[random.Random, Mapping[str, float]], Item]
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """The item of a JSON-lines file."""
+    """A line of a JSON-lines file."""
 
     prompt: str
     answer: str
@@ -47,7 +47,7 @@ class Pair:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Phase:
-    """The mix of tasks up to a share of the training steps."""
+    """The mix of tasks until a share of the run is over."""
 
     until: float
     shares: Mapping[str, float]
@@ -62,14 +62,14 @@ class Phase:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataSpec:
-    """Where items come from and what rows are made of them."""
+    """Where items come from and how they become rows."""
 
     source: str  # "module:function", see Draw, or a JSON-lines file of {"prompt": ..., "answer": ...}
-    phases: tuple[Phase, ...] = ()  # what a function source is asked for, in order; the last ends at 1
-    lengths: tuple[int, ...] = (160, 224, 288)  # columns of a row; the first that leaves room for the canvas
-    canvas: int = 128  # columns behind the prompt, at least
-    workers: int = 0  # processes that draw; 0: none. Another number orders the same items differently
-    validation_rows: int = 256  # kept apart; of a file, at most a tenth
+    phases: tuple[Phase, ...] = ()  # task mixes of a function source, in order; the last ends at 1
+    lengths: tuple[int, ...] = (160, 224, 288)  # columns of a row; the first with room for the canvas is used
+    canvas: int = 128  # minimum number of columns after the prompt
+    workers: int = 0  # processes that draw items; 0: none. The number changes the order of the items
+    validation_rows: int = 256  # held out; at most a tenth of a file
 
     def __post_init__(self) -> None:
         at_least("canvas", self.canvas, 1)
@@ -93,12 +93,12 @@ class Source(Protocol):
 
     @property
     def held_out(self) -> int:
-        """How many validation items there are."""
+        """The number of validation items."""
         ...
 
 
-class Drawn:
-    """Items drawn by a function, each with its own random numbers."""
+class DrawnItems:
+    """Items drawn by a function, each with its own random seed."""
 
     def __init__(self, draw: Draw, spec: DataSpec, *, seed: int, total: int) -> None:
         if not spec.phases:
@@ -107,7 +107,7 @@ class Drawn:
         self._draw = draw
         self._phases = spec.phases
         self._seed = seed
-        self._total = total  # items of the whole training
+        self._total = total  # items of the whole run
 
     def item(self, index: int) -> Item:
         done = index / self._total
@@ -118,8 +118,8 @@ class Drawn:
         return self._draw(random.Random(f"{self._seed}/validation/{index}"), self._phases[-1].shares)
 
 
-class Pairs:
-    """The items of a JSON-lines file, in a new order in every epoch."""
+class FileItems:
+    """Items of a JSON-lines file, in a new order each epoch."""
 
     def __init__(self, path: Path, spec: DataSpec, *, seed: int) -> None:
         pairs = read_pairs(path)
@@ -129,8 +129,8 @@ class Pairs:
         self._seed = seed
 
     def item(self, index: int) -> Item:
-        epoch, place = divmod(index, len(self._pairs))
-        return self._pairs[_order(len(self._pairs), f"{self._seed}/{epoch}")[place]]
+        epoch, index = divmod(index, len(self._pairs))
+        return self._pairs[_order(len(self._pairs), f"{self._seed}/{epoch}")[index]]
 
     def validation(self, index: int) -> Item:
         return self._validation[index]
@@ -144,7 +144,7 @@ def _order(count: int, seed: str) -> list[int]:
 
 
 def read_pairs(path: Path) -> list[Pair]:
-    """The prompt/answer pairs of a JSON-lines file."""
+    """Read the prompt/answer pairs of a JSON-lines file."""
     pairs = []
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         if not line.strip():
@@ -162,43 +162,43 @@ def read_pairs(path: Path) -> list[Pair]:
 
 
 def open_source(spec: DataSpec, *, seed: int, total: int) -> Source:
-    """The source that `spec.source` names, for a training on `total` items."""
+    """Open the source that `spec.source` names, for a run over `total` items."""
     module, _, name = spec.source.partition(":")
     if spec.source.endswith((".jsonl", ".json")):
-        return Pairs(Path(spec.source), spec, seed=seed)
+        return FileItems(Path(spec.source), spec, seed=seed)
     if not name:
         raise ValueError(f"data.source must be 'module:function' or a .jsonl file, got {spec.source!r}")
     draw: Draw = getattr(importlib.import_module(module), name)
-    return Drawn(draw, spec, seed=seed, total=total)
+    return DrawnItems(draw, spec, seed=seed, total=total)
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """An item as tokens."""
+    """The token ids of an item."""
 
     prompt: list[int]
-    answer: list[int]  # the end token included
+    answer: list[int]  # with the end token
 
 
 class Encoder:
-    """Items to rows, the prompt as a user's message where the tokenizer has a chat template."""
+    """Turns items into rows; if there is a chat template, prompts become user messages."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         if not tokenizer.special.ends:
             raise ValueError(f"{tokenizer.origin} names no end token (eos_token in tokenizer_config.json)")
-        self.closing = tokenizer.special.ends[-1]  # end of turn where there is one
-        self.filling = tokenizer.special.ends[0]
+        self.end_id = tokenizer.special.ends[-1]  # end of turn if there is one
+        self.fill_id = tokenizer.special.ends[0]
         self._tokenizer = tokenizer
         self._frame = self._render("probe").split("probe") if tokenizer.has_chat_template else ["", ""]
 
     def rows(self, items: Sequence[Item]) -> list[Row]:
-        """Tokens of every item."""
+        """Tokenise items."""
         prompts = self._tokenizer.encode_batch([self._framed(item.prompt) for item in items])
         answers = self._tokenizer.encode_batch([item.answer for item in items])
-        return [Row(p, [*a, self.closing]) for p, a in zip(prompts, answers, strict=True)]
+        return [Row(p, [*a, self.end_id]) for p, a in zip(prompts, answers, strict=True)]
 
     def _framed(self, prompt: str) -> str:
-        # rendering is slow; the frame is all that a template adds, unless it trims
+        # rendering is slow; a template that does not trim only adds a fixed frame
         if len(self._frame) == 2 and prompt == prompt.strip():
             return prompt.join(self._frame)
         return self._render(prompt)
@@ -209,48 +209,50 @@ class Encoder:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How rows are cut into batches."""
+    """How rows are grouped into batches by length."""
 
     lengths: tuple[int, ...]
     canvas: int
     batch_size: int
 
     def bucket(self, row: Row) -> int | None:
-        """The place in `lengths` of a row's length; None: it does not fit."""
+        """Return the index in `lengths` for a row, or None if it does not fit."""
         prompt, answer = len(row.prompt), len(row.answer)
-        for place, length in enumerate(self.lengths):
+        for bucket, length in enumerate(self.lengths):
             if length - prompt >= self.canvas:
-                return place if answer <= length - prompt else None
+                return bucket if answer <= length - prompt else None
         return None
 
     def window_start(self, bucket: int) -> int:
-        """The first column that may be behind a prompt of this bucket."""
+        """Return the first column that can follow a prompt in this bucket."""
         return 1 if bucket == 0 else self.lengths[bucket - 1] - self.canvas + 1
 
 
-Position = tuple[int, tuple[int, ...]]  # next item of a stream, and items drawn before but not yet in a batch
+Position = tuple[int, tuple[int, ...]]  # next item of a stream, and earlier items not yet in a batch
 
 
 @dataclass(frozen=True, slots=True)
-class Packed:
+class PackedBatch:
     """A batch as plain numbers, cheap to send between processes."""
 
     tokens: bytes  # int32, [B * N]
     prompts: tuple[int, ...]  # length of each prompt
-    answers: tuple[int, ...]  # length of each answer, the end token included
+    answers: tuple[int, ...]  # length of each answer, with its end token
     columns: int  # N
     window_start: int  # no answer begins before this column
-    position: Position  # of the stream behind this batch
+    position: Position  # of the stream after this batch
 
 
-def pack(rows: Sequence[Row], *, columns: int, window_start: int, filling: int, position: Position) -> Packed:
-    """The rows side by side, each filled up with end tokens to `columns`."""
+def pack(
+    rows: Sequence[Row], *, columns: int, window_start: int, fill_id: int, position: Position
+) -> PackedBatch:
+    """Pack rows into a batch, filling each up to `columns` with end tokens."""
     tokens = array("i")
     for row in rows:
         tokens.extend(row.prompt)
         tokens.extend(row.answer)
-        tokens.extend([filling] * (columns - len(row.prompt) - len(row.answer)))
-    return Packed(
+        tokens.extend([fill_id] * (columns - len(row.prompt) - len(row.answer)))
+    return PackedBatch(
         tokens.tobytes(),
         tuple(len(row.prompt) for row in rows),
         tuple(len(row.answer) for row in rows),
@@ -260,8 +262,8 @@ def pack(rows: Sequence[Row], *, columns: int, window_start: int, filling: int, 
     )
 
 
-class Stream:
-    """The endless batches of one worker out of several, which take the items in turn."""
+class BatchStream:
+    """The endless batches of one worker; workers take items in turn."""
 
     def __init__(
         self, source: Source, encoder: Encoder, layout: Layout, *, worker: int = 0, workers: int = 1
@@ -272,10 +274,10 @@ class Stream:
         self._worker = worker
         self._workers = workers
 
-    def batches(self, position: Position = (0, ())) -> Iterator[Packed]:
-        """Batches from a position on; equal positions give equal batches."""
+    def batches(self, position: Position = (0, ())) -> Iterator[PackedBatch]:
+        """Yield batches from a position on; equal positions give equal batches."""
         waiting: list[list[tuple[int, Row]]] = [[] for _ in self._layout.lengths]
-        for index, bucket, row in self._placed(position):
+        for index, bucket, row in self._bucketed(position):
             waiting[bucket].append((index, row))
             if len(waiting[bucket]) < self._layout.batch_size:
                 continue
@@ -285,12 +287,12 @@ class Stream:
                 [row for _, row in full],
                 columns=self._layout.lengths[bucket],
                 window_start=self._layout.window_start(bucket),
-                filling=self._encoder.filling,
+                fill_id=self._encoder.fill_id,
                 position=(index + 1, tuple(pending)),
             )
 
-    def _placed(self, position: Position) -> Iterator[tuple[int, int, Row]]:
-        """The worker's items from a position on that fit: number, bucket, row."""
+    def _bucketed(self, position: Position) -> Iterator[tuple[int, int, Row]]:
+        """Yield (index, bucket, row) of the worker's items that fit, from a position on."""
         seen = unfit = 0
         for indices in _groups(position):
             items = [self._source.item(index * self._workers + self._worker) for index in indices]
@@ -307,7 +309,7 @@ class Stream:
 
 
 def _groups(position: Position) -> Iterator[list[int]]:
-    """Numbers of items, in the groups in which they are tokenised."""
+    """Yield item indices in groups that are tokenised together."""
     start, pending = position
     if pending:
         yield list(pending)
@@ -316,8 +318,8 @@ def _groups(position: Position) -> Iterator[list[int]]:
         start += DRAWN_TOGETHER
 
 
-def validation_batches(source: Source, encoder: Encoder, layout: Layout) -> list[Packed]:
-    """All validation items that fit, one batch per length, sizes as they come."""
+def validation_batches(source: Source, encoder: Encoder, layout: Layout) -> list[PackedBatch]:
+    """Pack all validation items that fit, one batch per length."""
     items = [source.validation(index) for index in range(source.held_out)]
     rows: list[list[Row]] = [[] for _ in layout.lengths]
     for row in encoder.rows(items):
@@ -329,7 +331,7 @@ def validation_batches(source: Source, encoder: Encoder, layout: Layout) -> list
             group,
             columns=layout.lengths[bucket],
             window_start=layout.window_start(bucket),
-            filling=encoder.filling,
+            fill_id=encoder.fill_id,
             position=(0, ()),
         )
         for bucket, group in enumerate(rows)

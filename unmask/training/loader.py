@@ -1,4 +1,4 @@
-"""Batches on the device while the model trains: worker processes draw, a thread copies ahead."""
+"""Load batches while the model trains: worker processes draw, a thread copies to the device ahead."""
 
 from __future__ import annotations
 
@@ -15,36 +15,36 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from unmask.models.tokens import Tokenizer
+from unmask.models.text.tokens import Tokenizer
 from unmask.training.data import (
+    BatchStream,
     DataSpec,
     Encoder,
     Layout,
-    Packed,
+    PackedBatch,
     Position,
     Source,
-    Stream,
     open_source,
     validation_batches,
 )
 
 START: Position = (0, ())
-AHEAD_PER_WORKER = 4  # batches that wait in each worker's queue
+AHEAD_PER_WORKER = 4  # batches queued per worker
 AHEAD_ON_DEVICE = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Rows on the device."""
+    """A batch of rows on the device."""
 
     tokens: Tensor  # [B, N] int64
     prompts: Tensor  # [B] int64, length of each prompt
-    answers: Tensor  # [B] int64, length of each answer, the end token included
+    answers: Tensor  # [B] int64, length of each answer, with its end token
     window: slice  # columns that may belong to an answer or its tail
 
     @classmethod
-    def unpack(cls, packed: Packed, device: torch.device) -> Batch:
-        """The batch of plain numbers, copied without waiting for the device."""
+    def unpack(cls, packed: PackedBatch, device: torch.device) -> Batch:
+        """Copy a packed batch to the device without waiting for it."""
         tokens = torch.frombuffer(bytearray(packed.tokens), dtype=torch.int32).view(-1, packed.columns)
         lengths = torch.tensor([packed.prompts, packed.answers], dtype=torch.int32)
         if device.type == "cuda":
@@ -54,20 +54,20 @@ class Batch:
         return cls(tokens, prompts, answers, slice(packed.window_start, packed.columns))
 
     def split(self, parts: int) -> list[Batch]:
-        """The rows in `parts` groups."""
+        """Split the rows into `parts` batches."""
         columns = zip(*(t.chunk(parts) for t in (self.tokens, self.prompts, self.answers)), strict=True)
         return [Batch(tokens, prompts, answers, self.window) for tokens, prompts, answers in columns]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamSpec:
-    """All that a worker must know to draw its batches; it travels to other processes."""
+    """Everything a worker process needs to draw its batches; picklable."""
 
     data: DataSpec
     tokenizer: str  # folder
     seed: int
     batch_size: int
-    total: int  # items of the whole training
+    total: int  # items of the whole run
 
     def source(self) -> Source:
         return open_source(self.data, seed=self.seed, total=self.total)
@@ -78,20 +78,20 @@ class StreamSpec:
     def layout(self) -> Layout:
         return Layout(self.data.lengths, self.data.canvas, self.batch_size)
 
-    def stream(self, worker: int) -> Stream:
+    def stream(self, worker: int) -> BatchStream:
         workers = max(1, self.data.workers)
-        return Stream(self.source(), self.encoder(), self.layout(), worker=worker, workers=workers)
+        return BatchStream(self.source(), self.encoder(), self.layout(), worker=worker, workers=workers)
 
     def validation(self, device: torch.device) -> list[Batch]:
-        """The validation rows, one batch per length."""
+        """Return the validation rows, one batch per length."""
         batches = validation_batches(self.source(), self.encoder(), self.layout())
         return [Batch.unpack(packed, device) for packed in batches]
 
 
 class Loader:
-    """A context in which batches come in a fixed order: one of each worker in turn.
+    """A context that yields batches in a fixed order: one from each worker in turn.
 
-    `positions` is where every worker's stream stands behind the batches that were handed out.
+    `positions` holds the position of every worker's stream after the batches yielded so far.
     """
 
     def __init__(
@@ -119,11 +119,11 @@ class Loader:
         if self._spec.data.workers == 0:
             self._packed = self._spec.stream(0).batches(self.positions[0])
             return self
-        context = multiprocessing.get_context("spawn")  # a forked child cannot live beside CUDA
+        context = multiprocessing.get_context("spawn")  # a forked child cannot use CUDA
         self._queues: list[Any] = [context.Queue(AHEAD_PER_WORKER) for _ in self.positions]
         for worker, position in enumerate(self.positions):
             arguments = (self._spec, worker, position, self._queues[worker])
-            process = context.Process(target=_work, args=arguments, daemon=True)
+            process = context.Process(target=_run_worker, args=arguments, daemon=True)
             process.start()
             self._processes.append(process)
         self._ready: queue.Queue[tuple[Batch, Position] | BaseException] = queue.Queue(AHEAD_ON_DEVICE)
@@ -167,7 +167,7 @@ class Loader:
             try:
                 packed = self._receive(turn)
                 ready = Batch.unpack(packed, self._device), packed.position
-            except RuntimeError as error:  # told to whoever asks for the batch
+            except RuntimeError as error:  # raised again in __next__
                 ready = error
             while not self._stop.is_set():
                 try:
@@ -179,11 +179,11 @@ class Loader:
                 return
             turn = (turn + 1) % len(self._queues)
 
-    def _receive(self, worker: int) -> Packed:
+    def _receive(self, worker: int) -> PackedBatch:
         ended = False
         while True:
             try:
-                packed: Packed = self._queues[worker].get(timeout=0.1)
+                packed: PackedBatch = self._queues[worker].get(timeout=0.1)
                 return packed
             except queue.Empty:
                 if self._stop.is_set():
@@ -191,11 +191,9 @@ class Loader:
                 if ended:
                     code = self._processes[worker].exitcode
                     raise RuntimeError(
-                        f"data worker {worker} ended with exit code {code}; its error stands above"
+                        f"data worker {worker} ended with exit code {code}; see its error above"
                     ) from None
-                ended = not self._processes[
-                    worker
-                ].is_alive()  # then look once more: it may have sent a batch
+                ended = not self._processes[worker].is_alive()  # look once more: it may have sent a batch
 
 
 def _drain(waiting: queue.Queue[Any]) -> None:
@@ -206,9 +204,9 @@ def _drain(waiting: queue.Queue[Any]) -> None:
             return
 
 
-def _work(spec: StreamSpec, worker: int, position: Position, out: Any) -> None:
-    """The life of a worker process: batches until it is ended."""
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # every core has its worker already
+def _run_worker(spec: StreamSpec, worker: int, position: Position, out: Any) -> None:
+    """Run in a worker process: put batches on the queue until terminated."""
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the workers already use every core
     torch.set_num_threads(1)
     for packed in spec.stream(worker).batches(position):
         out.put(packed)

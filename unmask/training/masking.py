@@ -1,4 +1,4 @@
-"""The forward process: tokens are replaced by masks. Knows no model and no loss (LESS, section 3.1)."""
+"""The forward process: replace tokens by masks (LESS, section 3.1)."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from unmask.errors import probability, within
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Masking:
-    """How training rows are corrupted: by mask rates in general, some rows in the way they are decoded."""
+    """How training rows are masked: at random rates, and some as decoding would leave them."""
 
-    min_rate: float = 0.02  # the lowest mask rate, which also bounds the weight 1 / rate
-    clean_prefix_share: float = 0.25  # rows that keep their answer up to a random cut and nothing behind it
-    full_mask_share: float = 0.02  # rows without any token of their answer, as decoding starts
-    # rows, of any kind, that keep the end tokens behind a random cut of their tail. Committing the surest
-    # position first visits such rows: the tail fills from the right. Unseen, it runs into the answer
+    min_rate: float = 0.02  # lowest mask rate; also bounds the weight 1 / rate
+    clean_prefix_share: float = 0.25  # rows that keep only a random prefix of their answer
+    full_mask_share: float = 0.02  # rows with the whole answer masked, as at the start of decoding
+    # rows, of any kind, that keep the end tokens after a random cut in their tail. Decoding the most
+    # confident position first produces such rows: the tail fills from the right. A model that never saw
+    # them in training lets the tail run into the answer
     clean_tail_share: float = 0.0
 
     def __post_init__(self) -> None:
@@ -38,27 +39,27 @@ class Corrupted:
     """A batch after the forward process."""
 
     tokens: Tensor  # [B, N] with masks
-    masked: Tensor  # [B, N] bool, what the model has to predict
-    rate: Tensor  # [B] float32, share of the answer region that was meant to be masked
+    masked: Tensor  # [B, N] bool, tokens to predict
+    rate: Tensor  # [B] float32, mask rate of the answer region
 
 
 def survival(betas: Tensor) -> Tensor:
-    """Probability that a token is still there after each step of the chain, [T] (alpha bar)."""
+    """Return the probability that a token is unmasked after each step of the chain, [T] (alpha bar)."""
     return (1 - betas).cumprod(-1)
 
 
 def step(tokens: Tensor, beta: Tensor | float, *, mask_id: int, generator: torch.Generator) -> Tensor:
-    """One draw of q(x_t | x_{t-1}), [..., N]; a mask stays a mask (LESS Eq. 4)."""
-    return torch.where(_hits(tokens, beta, generator), mask_id, tokens)
+    """Draw from q(x_t | x_{t-1}), [..., N]; a mask stays a mask (LESS Eq. 4)."""
+    return torch.where(_draw_masks(tokens, beta, generator), mask_id, tokens)
 
 
 def marginal(tokens: Tensor, alive: Tensor | float, *, mask_id: int, generator: torch.Generator) -> Tensor:
-    """One draw of q(x_t | x_0) where a token survives with probability `alive`, [..., N] (LESS Eq. 5)."""
+    """Draw from q(x_t | x_0), [..., N]; a token survives with probability `alive` (LESS Eq. 5)."""
     return step(tokens, 1 - alive, mask_id=mask_id, generator=generator)
 
 
 def stratified_rates(rows: int, *, min_rate: float, generator: torch.Generator) -> Tensor:
-    """Mask rates uniform in [min_rate, 1], one from each of `rows` equal parts, in random order, [B]."""
+    """Draw mask rates [B], one from each of `rows` equal parts of [min_rate, 1], in random order."""
     device = generator.device
     inside = torch.rand(rows, generator=generator, device=device)
     part = torch.randperm(rows, generator=generator, device=device)
@@ -74,9 +75,9 @@ def corrupt(
     mask_id: int,
     generator: torch.Generator,
 ) -> Corrupted:
-    """Mask the answer regions of rows [B, N] with prompts and answers of the given lengths [B].
+    """Mask the answer regions of rows [B, N] whose prompts and answers have the given lengths [B].
 
-    The region is all behind the prompt: the answer and its tail of end tokens.
+    The region is everything after the prompt: the answer and its tail of end tokens.
     """
     rows, columns = tokens.shape
     rate = stratified_rates(rows, min_rate=masking.min_rate, generator=generator)
@@ -84,22 +85,22 @@ def corrupt(
     prefix = kind < masking.clean_prefix_share
     full = ~prefix & (kind < masking.clean_prefix_share + masking.full_mask_share)
     rate = rate.masked_fill(prefix | full, 1.0)
-    # at least the last token of the answer is left to predict
+    # always leave the last token of the answer to predict
     kept = (torch.rand(rows, generator=generator, device=tokens.device) * answers).long()
     first = prompts + torch.where(prefix, kept, 0)
-    last = _cuts(prompts + answers, columns, share=masking.clean_tail_share, generator=generator)
-    place = torch.arange(columns, device=tokens.device)
-    open_ = (place >= first[:, None]) & (place < last[:, None])
-    masked = open_ & _hits(tokens, rate[:, None], generator)
+    last = _tail_cuts(prompts + answers, columns, share=masking.clean_tail_share, generator=generator)
+    column = torch.arange(columns, device=tokens.device)
+    open_ = (column >= first[:, None]) & (column < last[:, None])
+    masked = open_ & _draw_masks(tokens, rate[:, None], generator)
     return Corrupted(torch.where(masked, mask_id, tokens), masked, rate)
 
 
-def _cuts(ends: Tensor, columns: int, *, share: float, generator: torch.Generator) -> Tensor:
-    """The column from which each row [B] is kept: for a share of them somewhere in the tail, else none."""
+def _tail_cuts(ends: Tensor, columns: int, *, share: float, generator: torch.Generator) -> Tensor:
+    """Return the column [B] from which a row stays unmasked: in the tail for a share of rows, else N."""
     chosen, inside = torch.rand(2, len(ends), generator=generator, device=ends.device)
     within_tail = ends + (inside * (columns - ends + 1)).long()
     return torch.where(chosen < share, within_tail, columns)
 
 
-def _hits(tokens: Tensor, rate: Tensor | float, generator: torch.Generator) -> Tensor:
+def _draw_masks(tokens: Tensor, rate: Tensor | float, generator: torch.Generator) -> Tensor:
     return torch.rand(tokens.shape, generator=generator, device=tokens.device) < rate

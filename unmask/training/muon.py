@@ -1,4 +1,4 @@
-"""Muon for matrices and AdamW for the rest. Knows parameters and gradients; knows nothing of masks."""
+"""Optimisers: Muon for the layers' matrices, AdamW for the rest."""
 
 from __future__ import annotations
 
@@ -12,21 +12,25 @@ from torch import Tensor, nn
 from unmask.errors import at_least, one_of, within
 
 OptimizerName = Literal["muon", "adamw"]
-NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)  # Jordan's quintic: fast, singular values end in about [0.7, 1.2]
-UPDATE_RMS = 0.2  # size of an entry of an update at learning rate 1, as AdamW's typically is
+NEWTON_SCHULZ = (
+    3.4445,
+    -4.7750,
+    2.0315,
+)  # Jordan's quintic: singular values end up in about [0.7, 1.2]
+UPDATE_RMS = 0.2  # RMS of an update at learning rate 1, typical for AdamW
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptimizerSpec:
     """Which optimiser trains a model, and how fast."""
 
-    name: OptimizerName = "muon"  # Muon for the matrices of the layers; AdamW for everything
+    name: OptimizerName = "muon"  # muon: Muon for the layers' matrices; adamw: AdamW for everything
     lr: float = 0.004
-    adam_lr: float | None = None  # of what AdamW trains; None: lr
+    adam_lr: float | None = None  # of the parameters that AdamW trains; None: lr
     momentum: float = 0.95  # Muon's
     betas: tuple[float, float] = (0.9, 0.98)  # AdamW's
-    weight_decay: float = 0.0  # of matrices in the layers, per step lr * weight_decay
-    max_grad_norm: float = 1.0  # gradients are scaled down to this norm; 0: never
+    weight_decay: float = 0.0  # of the layers' matrices; a step decays by lr * weight_decay
+    max_grad_norm: float = 1.0  # gradients are clipped to this norm; 0: never
 
     def __post_init__(self) -> None:
         one_of("name", self.name, get_args(OptimizerName))
@@ -42,10 +46,10 @@ class OptimizerSpec:
             within(name, value, 0, 0.99999)
 
     def build(self, model: nn.Module) -> list[torch.optim.Optimizer]:
-        """The optimisers of a model; a group's `base_lr` is what a schedule multiplies."""
+        """Build the optimisers of a model; the schedule multiplies each group's `base_lr`."""
         matrices, rest = split(model)
         adam_lr = self.lr if self.adam_lr is None else self.adam_lr
-        # fused needs parameters on an accelerator; on the CPU the plain loop is exact and small
+        # fused only on a GPU; on the CPU the plain loop is exact and cheap
         fused = any(p.is_cuda for p in (*matrices, *rest))
         optimizers: list[torch.optim.Optimizer] = []
         if self.name == "muon":
@@ -66,7 +70,7 @@ class OptimizerSpec:
 
 
 def split(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
-    """The trainable matrices of the layers, and all other trainable parameters."""
+    """Split trainable parameters into the layers' matrices and the rest."""
     trained = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
     matrices = [p for name, p in trained if p.ndim == 2 and name.startswith("layers.")]
     chosen = {id(p) for p in matrices}
@@ -74,7 +78,7 @@ def split(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
 
 
 class Muon(torch.optim.Optimizer):
-    """Momentum whose update is made orthogonal (Jordan et al., 2024) and as large as AdamW's."""
+    """Momentum with orthogonalised updates (Jordan et al., 2024), scaled to the size of AdamW's."""
 
     def __init__(
         self, params: Iterable[nn.Parameter], *, lr: float, momentum: float = 0.95, weight_decay: float = 0.0
@@ -85,7 +89,7 @@ class Muon(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
-        """One update of every matrix that has a gradient; equal shapes are handled together."""
+        """Update every matrix that has a gradient, equal shapes together."""
         assert closure is None, "Muon takes no closure"
         for group in self.param_groups:
             by_shape: dict[torch.Size, list[Tensor]] = {}
@@ -115,7 +119,7 @@ class Muon(torch.optim.Optimizer):
 
 
 def orthogonalize(matrices: Tensor, *, steps: int = 5) -> Tensor:
-    """The nearest orthogonal matrices, roughly, by Newton-Schulz in bfloat16, [n, a, b]."""
+    """Approximate the nearest orthogonal matrices [n, a, b] by Newton-Schulz in bfloat16."""
     a, b, c = NEWTON_SCHULZ
     wide = matrices.shape[-2] <= matrices.shape[-1]
     x = (matrices if wide else matrices.mT).bfloat16()

@@ -13,10 +13,10 @@ from unmask.errors import at_least
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Weights:
-    """What counts more than the rest; by default nothing does."""
+class LossWeights:
+    """Extra weight of some answers and tokens in the loss; by default there is none."""
 
-    short_answer: int = 0  # answers below this many tokens, the end token included, are short
+    short_answer: int = 0  # answers with fewer tokens, end token included, are short
     short_answer_weight: float = 1.0
     tokens: Mapping[str, float] = field(default_factory=dict)  # text of a single token -> its weight
 
@@ -27,26 +27,26 @@ class Weights:
             at_least(f"tokens[{text!r}]", weight, 0)
 
     def of(self, targets: Tensor, *, answers: Tensor, by_token: Tensor | None) -> Tensor:
-        """Weight of every target [B, W] of answers of the given lengths [B]; `by_token` is [V]."""
+        """Return the weight of each target [B, W]; `answers` [B] are lengths, `by_token` is [V]."""
         row = torch.where(answers < self.short_answer, self.short_answer_weight, 1.0)[:, None]
         return row.expand(targets.shape) if by_token is None else row * by_token[targets]
 
 
 def token_losses(logits: Tensor, targets: Tensor) -> Tensor:
-    """-log p of every target in float32, [B, W, V], [B, W] -> [B, W]."""
+    """Return -log p of each target in float32: [B, W, V], [B, W] -> [B, W]."""
     flat = F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), reduction="none")
     return flat.view(targets.shape)
 
 
 def diffusion_loss(logits: Tensor, targets: Tensor, scale: Tensor) -> Tensor:
-    """Sum of -log p over the window, each target times its scale [B, W]: 0 where nothing is predicted."""
+    """Sum -log p over the window, each target times its scale [B, W] (0 where nothing is masked)."""
     return (token_losses(logits, targets) * scale).sum()
 
 
 def loss_scale(masked: Tensor, *, rate: Tensor, region: Tensor, weight: Tensor) -> Tensor:
-    """Scale of every column [B, W]: weight / mask rate on masked ones, over the weight of the whole region.
+    """Return the loss scale [B, W]: weight / rate on masked columns, divided by the weight of the region.
 
-    A token is masked with probability `rate` and then counts 1 / rate, so every token counts the same in the
-    mean; dividing by the region and not by the number of masks keeps that so.
+    A token is masked with probability `rate` and then counts 1 / rate, so all tokens count the same in
+    expectation. Dividing by the region, not by the number of masks, preserves this.
     """
     return masked * weight / rate[:, None] / (region * weight).sum()

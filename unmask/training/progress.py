@@ -1,4 +1,4 @@
-"""What a person sees of a run: a bar where `rich` is installed and the terminal can draw it, else lines."""
+"""Show the progress of a run: a bar if `rich` and a terminal are available, else lines."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from unmask.training.trainer import Record
 
 @contextmanager
 def show_progress() -> Iterator[Callable[[Record], None]]:
-    """A `watch` for `train`, while the context lasts; all of it goes to stderr."""
+    """Yield a `watch` callback for `train` that writes to stderr."""
     try:
         from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -29,7 +29,7 @@ def show_progress() -> Iterator[Callable[[Record], None]]:
         def watch(record: Record) -> None:
             bar.update(task, completed=record.progress, description=_short(record))
             if record.validation:
-                bar.console.print(_text(record), highlight=False)
+                bar.console.print(_format(record), highlight=False)
 
         yield watch
 
@@ -38,8 +38,8 @@ def _short(record: Record) -> str:
     return f"step {record.step}  loss {record.loss:.4f}  {record.tokens_per_second / 1e6:.2f} M tokens/s"
 
 
-def _text(record: Record) -> str:
-    """A record in words."""
+def _format(record: Record) -> str:
+    """Format a record as one line."""
     parts = [f"{record.progress:6.1%}  {record.elapsed:6.0f} s  {_short(record)}  lr {record.lr:.5f}"]
     if record.validation:
         rates = "/".join(f".{rate.partition('.')[2]}" if "." in rate else rate for rate in record.validation)
@@ -49,5 +49,5 @@ def _text(record: Record) -> str:
 
 
 def _line(record: Record) -> None:
-    sys.stderr.write(_text(record) + "\n")
+    sys.stderr.write(_format(record) + "\n")
     sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""A recipe: everything that decides a training run, in one TOML file (Python 3.11) or the same as JSON."""
+"""Recipes: everything that defines a training run, in one TOML (Python 3.11) or JSON file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from unmask.errors import at_least, did_you_mean, one_of, within
 from unmask.training.data import DataSpec
 from unmask.training.masking import Masking
 from unmask.training.muon import OptimizerSpec
-from unmask.training.objective import Weights
+from unmask.training.objective import LossWeights
 
 Decay = Literal["linear", "cosine"]
 Precision = Literal["auto", "bfloat16", "float32"]
@@ -23,9 +23,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSpec:
-    """What is trained: fresh weights of a config, or a checkpoint to fine-tune."""
+    """The model to train: fresh weights of a config, or a checkpoint to fine-tune."""
 
-    config: Mapping[str, Any] = field(default_factory=dict)  # config.json; ids and vocabulary may be left out
+    config: Mapping[str, Any] = field(default_factory=dict)  # config.json; ids and vocabulary are optional
     tokenizer: str | None = None  # folder; None: the checkpoint's
     load: str | None = None  # checkpoint folder or hub id
 
@@ -40,10 +40,10 @@ class ModelSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """How long a run is and how its learning rate moves: up, flat, down to zero."""
+    """The length of a run and its learning rate: warm up, stay flat, decay to zero."""
 
     steps: int
-    max_seconds: float | None = None  # the run ends by then, its learning rate at zero
+    max_seconds: float | None = None  # time limit; the learning rate reaches zero by then
     warmup_steps: int = 200
     flat_until: float = 0.4  # share of the run
     decay: Decay = "linear"
@@ -57,12 +57,12 @@ class Schedule:
             raise ValueError(f"max_seconds must be > 0, got {self.max_seconds}")
 
     def progress(self, step: int, elapsed: float) -> float:
-        """Share of the run that is over, by steps or by time, whichever is further."""
+        """Return the share of the run that is over, by steps or by time, whichever is larger."""
         timed = 0.0 if self.max_seconds is None else elapsed / self.max_seconds
         return min(1.0, max(step / self.steps, timed))
 
     def factor(self, step: int, progress: float) -> float:
-        """What the learning rate of step `step`, counted from 0, is multiplied with."""
+        """Return the learning rate factor of a step, counted from 0."""
         up = min(1.0, (step + 1) / (self.warmup_steps + 1))
         if progress <= self.flat_until:
             return up
@@ -72,14 +72,14 @@ class Schedule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSpec:
-    """How a run is carried out."""
+    """How a run is executed."""
 
     batch_size: int = 384
-    micro_batches: int = 1  # a batch goes through the model in so many parts
+    micro_batches: int = 1  # parts of a batch, run one after the other
     precision: Precision = "auto"  # auto: bfloat16 autocast on CUDA, else float32; weights stay in float32
     compile: bool = False
-    ema: float = 0.0  # decay of the averaged weights that are saved in the end; 0: none
-    log_every: int = 50  # steps; the device is only waited for then
+    ema: float = 0.0  # decay of the weight average that is saved at the end; 0: no average
+    log_every: int = 50  # steps between log lines; only then does the host wait for the device
     validate_every: int = 500
     checkpoint_every: int = 2000
 
@@ -104,13 +104,13 @@ class Recipe:
     data: DataSpec
     schedule: Schedule
     masking: Masking = field(default_factory=Masking)
-    weights: Weights = field(default_factory=Weights)
+    weights: LossWeights = field(default_factory=LossWeights)
     optimizer: OptimizerSpec = field(default_factory=OptimizerSpec)
     run: RunSpec = field(default_factory=RunSpec)
 
 
 def find_recipe(name: str) -> Path:
-    """The recipe file of this path, or the shipped one of this name."""
+    """Return the recipe file at a path, or the shipped recipe of that name."""
     shipped = {path.stem: path for path in (Path(__file__).parent / "recipes").glob("*.toml")}
     if not Path(name).is_file() and name not in shipped:
         raise ValueError(
@@ -120,7 +120,7 @@ def find_recipe(name: str) -> Path:
 
 
 def read_recipe(path: Path) -> Recipe:
-    """The recipe in a file; its relative paths start at the file's folder."""
+    """Read a recipe; relative paths in it start at its folder."""
     recipe = parse(Recipe, read_table(path), path.name)
     model, data = recipe.model, recipe.data
     if model.tokenizer is not None:
@@ -133,7 +133,7 @@ def read_recipe(path: Path) -> Recipe:
 
 
 def read_table(path: Path) -> dict[str, Any]:
-    """The table in a TOML or JSON file."""
+    """Read the table in a TOML or JSON file."""
     if path.suffix == ".json":
         try:
             table = json.loads(path.read_text(encoding="utf-8"))
@@ -153,7 +153,7 @@ def read_table(path: Path) -> dict[str, Any]:
 
 
 def parse(kind: type[T], table: Mapping[str, Any], where: str) -> T:
-    """A dataclass from a table, every name and type checked; `where` is what errors call the table."""
+    """Build a dataclass from a table, checking names and types; errors call the table `where`."""
     assert is_dataclass(kind)
     hints = get_type_hints(kind)
     known = {entry.name: entry for entry in fields(kind)}

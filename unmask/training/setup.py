@@ -1,4 +1,4 @@
-"""The model that a recipe trains: a config completed by its tokenizer, or a loaded checkpoint."""
+"""Set up the model of a recipe: fresh from a config and its tokenizer, or loaded."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from unmask.models.load import build, load
-from unmask.models.tokens import Tokenizer
+from unmask.models.checkpoint.load import build, load
+from unmask.models.text.tokens import Tokenizer
 from unmask.models.trunk import Trunk
-from unmask.training.objective import Weights
+from unmask.training.objective import LossWeights
 from unmask.training.recipe import ModelSpec
 
 INIT_STD = 0.02
-EMBEDDING_STD = 0.1  # larger: what a token is must not drown in what the layers add, or copying comes late
-EMBEDDING_MULTIPLE = 64  # a width that matrix kernels like
+EMBEDDING_STD = 0.1  # larger: if the layers drown the embeddings, copying is learnt late
+EMBEDDING_MULTIPLE = 64  # a width that suits matrix kernels
 
 
 def make_model(spec: ModelSpec, *, seed: int, device: torch.device) -> Trunk:
-    """The recipe's model, trainable, in float32, with its tokenizer and folder set."""
+    """Make the recipe's model, trainable and in float32, with its tokenizer and folder set."""
     if spec.load is not None:
         model = load(spec.load, device=device, dtype=torch.float32)
         if model.tokenizer is None:
@@ -41,7 +41,7 @@ def make_model(spec: ModelSpec, *, seed: int, device: torch.device) -> Trunk:
 
 
 def complete(config: Mapping[str, Any], tokenizer: Tokenizer, vocab_size: int) -> dict[str, Any]:
-    """The config with the ids and sizes that the tokenizer decides, where it does not name them itself."""
+    """Return the config with missing ids and sizes filled in from the tokenizer."""
     special = tokenizer.special
     padded = -(-vocab_size // EMBEDDING_MULTIPLE) * EMBEDDING_MULTIPLE
     if str(config.get("model_type")).lower() == "llada":
@@ -54,18 +54,18 @@ def complete(config: Mapping[str, Any], tokenizer: Tokenizer, vocab_size: int) -
 
 
 def vocabulary_size(tokenizer: Tokenizer) -> int:
-    """One more than the highest id of a tokenizer whose ids have no gaps."""
+    """Return the number of ids; raise if the ids have gaps."""
     size = 0
     while tokenizer.id_to_token(size) is not None:
         size += 1
     if any(token >= size for token in (tokenizer.special.mask, *tokenizer.special.ends)):
-        raise ValueError(f"{tokenizer.origin} has no token {size}; its special ids lie behind a gap")
+        raise ValueError(f"{tokenizer.origin} has no token {size}; its special ids come after a gap")
     return size
 
 
 @torch.no_grad()
 def initialize(model: Trunk, *, seed: int) -> None:
-    """Small random weights; what a layer adds to the stream starts at zero, so that depth costs nothing."""
+    """Set small random weights; the layers' outputs start at zero, so depth does no harm."""
     generator = torch.Generator().manual_seed(seed)
     for name, p in model.named_parameters():
         if name.endswith(("attention.output.weight", "mlp.down.weight", "bias")):
@@ -76,8 +76,8 @@ def initialize(model: Trunk, *, seed: int) -> None:
             p.normal_(0.0, EMBEDDING_STD if name == "embed.weight" else INIT_STD, generator=generator)
 
 
-def token_weights(weights: Weights, tokenizer: Tokenizer, *, vocab_size: int) -> Tensor | None:
-    """The weight of every token of the vocabulary, [V]; None where all are 1."""
+def token_weights(weights: LossWeights, tokenizer: Tokenizer, *, vocab_size: int) -> Tensor | None:
+    """Return the weight of each token, [V], or None if all are 1."""
     if not weights.tokens:
         return None
     table = torch.ones(vocab_size)

@@ -1,7 +1,7 @@
-"""The training loop: a recipe in, a checkpoint folder in the published layout out. Knows nothing of tasks.
+"""The training loop: reads a recipe, writes a checkpoint folder in the published layout.
 
-The folder holds, while the run lasts, `checkpoint.pt` and `log.jsonl`; in the end the weights (bfloat16), the
-tokenizer, the recipe and the log. Scripts that call `train` with worker processes need the usual
+During the run the folder holds `checkpoint.pt` and `log.jsonl`; afterwards it holds the weights (bfloat16),
+the tokenizer, the recipe and the log. Scripts that call `train` with worker processes need the usual
 `if __name__ == "__main__":` guard.
 """
 
@@ -20,8 +20,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from unmask.models.load import pick_device
-from unmask.models.save import save
+from unmask.models.checkpoint.load import pick_device
+from unmask.models.checkpoint.save import save
 from unmask.models.trunk import Trunk
 from unmask.training.data import Position
 from unmask.training.loader import Batch, Loader, StreamSpec
@@ -43,7 +43,7 @@ class Record:
 
     step: int  # steps taken
     progress: float  # share of the run
-    elapsed: float  # seconds, earlier parts of a resumed run included
+    elapsed: float  # seconds, including earlier parts of a resumed run
     loss: float  # mean since the last record
     lr: float
     tokens_per_second: float
@@ -64,7 +64,7 @@ def train(
     watch: Watch | None = None,
     probe: Probe | None = None,
 ) -> Record:
-    """Train by a recipe file into the folder `out`; returns the last record."""
+    """Train from a recipe file into the folder `out`; return the last record."""
     if next(out.glob("*.safetensors*"), None) is not None:
         raise ValueError(f"{out} already holds weights; choose an empty folder")
     checkpoint = out / CHECKPOINT
@@ -80,7 +80,7 @@ def train(
 
 
 class Trainer:
-    """A run and all of its state."""
+    """A training run and its state."""
 
     def __init__(self, recipe: Recipe, out: Path, *, device: torch.device) -> None:
         self.recipe = recipe
@@ -114,7 +114,7 @@ class Trainer:
     def run(self, *, watch: Watch | None = None, probe: Probe | None = None) -> Record:
         """Train until the schedule is over."""
         if self.recipe.run.compile:
-            for layer in self.model.layers:  # one graph per row length, shared by all but the first
+            for layer in self.model.layers:  # one graph per row length, shared by all layers but the first
                 layer.compile(dynamic=False)
             self.loss_of = torch.compile(diffusion_loss, dynamic=False)
         validation = self.stream.validation(self.device)
@@ -127,7 +127,7 @@ class Trainer:
         plan, schedule = self.recipe.run, self.recipe.schedule
         meter = Meter(self.device)
         batch = next(loader)
-        started = monotonic() - self.elapsed  # the clock does not count the start of the workers
+        started = monotonic() - self.elapsed  # without the start of the workers
         while True:
             factor = schedule.factor(self.step, schedule.progress(self.step, self.elapsed))
             meter.add(self.train_step(batch, factor), batch)
@@ -158,7 +158,7 @@ class Trainer:
             batch = next(loader)
 
     def train_step(self, batch: Batch, factor: float) -> Tensor:
-        """One update with the learning rates times `factor`; the loss, still on the device."""
+        """Do one update, learning rates times `factor`; return the loss, still on the device."""
         total = torch.zeros((), device=self.device)
         parts = batch.split(self.recipe.run.micro_batches)
         for part in parts:
@@ -178,7 +178,7 @@ class Trainer:
         return total
 
     def loss(self, batch: Batch) -> Tensor:
-        """The training objective on freshly masked rows."""
+        """Compute the training objective on freshly masked rows."""
         corrupted = corrupt(
             batch.tokens,
             prompts=batch.prompts,
@@ -187,7 +187,7 @@ class Trainer:
             mask_id=self.model.info.mask_id,
             generator=self.generator,
         )
-        targets, region = batch.tokens[:, batch.window], canvas_of(batch)[:, batch.window]
+        targets, region = batch.tokens[:, batch.window], canvas_mask(batch)[:, batch.window]
         scale = loss_scale(
             corrupted.masked[:, batch.window],
             rate=corrupted.rate,
@@ -200,26 +200,26 @@ class Trainer:
 
     @torch.no_grad()
     def validate(self, batches: list[Batch]) -> dict[str, float]:
-        """Cross-entropy of the answers' masked tokens, tails left out, at fixed mask rates and masks."""
+        """Return the cross-entropy of masked answer tokens, without tails, at fixed mask rates and masks."""
         self.model.eval()
-        found = {}
-        with torch.compiler.set_stance("force_eager"), self._autocast():  # other shapes: not worth compiling
+        losses = {}
+        with torch.compiler.set_stance("force_eager"), self._autocast():  # new shapes are not worth compiling
             for rate in VALIDATION_RATES:
                 generator = torch.Generator(self.device).manual_seed(self.recipe.seed)
                 total, count = torch.zeros((), device=self.device), torch.zeros((), device=self.device)
                 for batch in batches:
                     noisy = step(batch.tokens, rate, mask_id=self.model.info.mask_id, generator=generator)
-                    noisy = torch.where(canvas_of(batch), noisy, batch.tokens)
-                    counted = ((noisy != batch.tokens) & answer_of(batch))[:, batch.window]
+                    noisy = torch.where(canvas_mask(batch), noisy, batch.tokens)
+                    counted = ((noisy != batch.tokens) & answer_mask(batch))[:, batch.window]
                     logits = self.model(noisy, None, batch.window, None)
                     total += (token_losses(logits, batch.tokens[:, batch.window]) * counted).sum()
                     count += counted.sum()
-                found[f"{rate:g}"] = round((total / count.clamp(min=1)).item(), 5)
+                losses[f"{rate:g}"] = round((total / count.clamp(min=1)).item(), 5)
         self.model.train()
-        return found if batches else {}
+        return losses if batches else {}
 
     def checkpoint(self) -> None:
-        """Write all that a run needs to go on as if it had not stopped."""
+        """Write everything a killed run needs to resume exactly."""
         state = {
             "recipe": repr(self.recipe),
             "step": self.step,
@@ -233,10 +233,10 @@ class Trainer:
         }
         fresh = self.out / f"{CHECKPOINT}.new"
         torch.save(state, fresh)
-        fresh.replace(self.out / CHECKPOINT)  # a run killed while writing keeps the old one
+        fresh.replace(self.out / CHECKPOINT)  # a run killed while writing keeps the old checkpoint
 
     def restore(self) -> None:
-        """Go on from the folder's checkpoint."""
+        """Resume from the folder's checkpoint."""
         state: dict[str, Any] = torch.load(self.out / CHECKPOINT, map_location=self.device, weights_only=True)
         if state["recipe"] != repr(self.recipe):
             raise ValueError(f"{self.out / CHECKPOINT} belongs to another recipe; choose an empty folder")
@@ -268,9 +268,9 @@ class Trainer:
     def _probe(self, probe: Probe) -> Mapping[str, float]:
         self.model.eval()
         with torch.no_grad(), torch.compiler.set_stance("force_eager"), self._autocast():
-            found = probe(self.model)
+            measured = probe(self.model)
         self.model.train()
-        return found
+        return measured
 
     def _log(self, record: Record, watch: Watch | None) -> None:
         with (self.out / LOG).open("a") as file:
@@ -284,7 +284,7 @@ class Trainer:
 
 
 class Meter:
-    """Loss and speed since the last record; reading it waits for the device."""
+    """Mean loss and speed since the last record; `read` waits for the device."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -301,17 +301,17 @@ class Meter:
         self._tokens += batch.tokens.numel()
 
     def read(self) -> tuple[float, float]:
-        """Mean loss, and tokens per second, prompts and tails included."""
+        """Return the mean loss, and tokens per second including prompts and tails."""
         loss = self._total.item() / self._steps
         return loss, self._tokens / (monotonic() - self._started)
 
 
-def canvas_of(batch: Batch) -> Tensor:
-    """Columns behind the prompt, [B, N] bool."""
+def canvas_mask(batch: Batch) -> Tensor:
+    """Return the columns after the prompt, [B, N] bool."""
     return torch.arange(batch.tokens.shape[1], device=batch.tokens.device) >= batch.prompts[:, None]
 
 
-def answer_of(batch: Batch) -> Tensor:
-    """Columns of the answer and its first end token, [B, N] bool."""
+def answer_mask(batch: Batch) -> Tensor:
+    """Return the columns of the answer and its first end token, [B, N] bool."""
     column = torch.arange(batch.tokens.shape[1], device=batch.tokens.device)
-    return canvas_of(batch) & (column < (batch.prompts + batch.answers)[:, None])
+    return canvas_mask(batch) & (column < (batch.prompts + batch.answers)[:, None])

@@ -1,7 +1,7 @@
-"""The tokenizer of the shipped models, trained on the tasks, in the layouts of LLaDA and Dream.
+"""Train the tokenizer of the shipped models on the tasks, and write it in LLaDA's or Dream's layout.
 
-One byte-level BPE with Qwen2's split serves both: every digit is a piece of its own, words keep their space.
-Every word that is an option of a question is one piece.
+Both share one byte-level BPE with Qwen2's split: each digit is a token, and words keep their space. Every
+word that is an option of a question is one token.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from typing import Any, Literal, get_args
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
-from unmask.models.vocabulary import QWEN2_SPLIT
+from unmask.models.text.vocabulary import QWEN2_SPLIT
 from unmask.training.tasks import draw_training
 from unmask.training.tasks.world.facts import RELATIONS
 from unmask.training.tasks.world.scripts import SCRIPTS
 
-Layout = Literal["llada", "dream"]
+TokenizerLayout = Literal["llada", "dream"]
 
 SIZE = 1536
 SEED = 7
 TEXTS = 60_000
-OPTION_WEIGHT = 50  # an option is added once for so many texts
+OPTION_WEIGHT = 50  # texts per added copy of an option
 
 BEGIN = {"llada": "<|startoftext|>", "dream": "<|beginoftext|>"}
 MASK = {"llada": "<|mdm_mask|>", "dream": "<|mask|>"}
@@ -41,18 +41,18 @@ TEMPLATE = (
 )
 
 
-def special_tokens(layout: Layout) -> list[str]:
-    """The special tokens in the order of their ids, which are the last of the vocabulary."""
+def special_tokens(layout: TokenizerLayout) -> list[str]:
+    """Return the special tokens in id order; their ids are the last of the vocabulary."""
     return [BEGIN[layout], END, MASK[layout], SYSTEM, USER, ASSISTANT]
 
 
-def chat_text(prompt: str, layout: Layout = "llada") -> str:
-    """A prompt as the chat template writes it, without the cost of rendering."""
+def chat_text(prompt: str, layout: TokenizerLayout = "llada") -> str:
+    """Return a prompt as the chat template renders it, without the cost of rendering."""
     return f"{BEGIN[layout]}{USER}{prompt}{ASSISTANT}"
 
 
 def training_texts(count: int = TEXTS, seed: int = SEED) -> Iterator[str]:
-    """Prompts and answers as training draws them, and first words of options often enough to be pieces."""
+    """Yield prompts and answers as in training, and option words often enough to become tokens."""
     rng = random.Random(seed)
     words = [word for relation in RELATIONS for word in (*relation.facts, *relation.values)]
     words += [step.split()[0] for script in SCRIPTS for step in script.steps]
@@ -65,7 +65,7 @@ def training_texts(count: int = TEXTS, seed: int = SEED) -> Iterator[str]:
 
 
 def train(count: int = TEXTS) -> Tokenizer:
-    """The tokenizer without its special tokens."""
+    """Train the tokenizer, without special tokens."""
     backend = Tokenizer(models.BPE())
     backend.normalizer = normalizers.NFC()
     split = pre_tokenizers.Split(Regex(QWEN2_SPLIT), behavior="isolated")
@@ -81,8 +81,8 @@ def train(count: int = TEXTS) -> Tokenizer:
     return backend
 
 
-def write(backend: Tokenizer, folder: Path, layout: Layout) -> None:
-    """The tokenizer files of one family's published layout."""
+def write(backend: Tokenizer, folder: Path, layout: TokenizerLayout) -> None:
+    """Write the tokenizer files in one family's published layout."""
     folder.mkdir(parents=True, exist_ok=True)
     first, added = SIZE - NUM_SPECIAL, special_tokens(layout)
     flags = dict.fromkeys(("lstrip", "normalized", "rstrip", "single_word"), False) | {"special": True}
@@ -94,7 +94,7 @@ def write(backend: Tokenizer, folder: Path, layout: Layout) -> None:
         complete.save(str(folder / "tokenizer.json"))
     else:
         backend.model.save(str(folder))  # vocab.json and merges.txt
-        _write_json(folder / "added_tokens.json", {text: first + place for place, text in enumerate(added)})
+        _write_json(folder / "added_tokens.json", {text: first + i for i, text in enumerate(added)})
     _write_json(folder / "special_tokens_map.json", named | more)
     settings = {
         "added_tokens_decoder": {str(first + i): {"content": text} | flags for i, text in enumerate(added)},
@@ -113,13 +113,13 @@ def _write_json(path: Path, value: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    """Trains the tokenizer and writes its files."""
+    """Train the tokenizer and write its files."""
     parser = argparse.ArgumentParser(prog="python -m unmask.training.vocabulary", description=main.__doc__)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--layout", choices=get_args(Layout), default="llada")
+    parser.add_argument("--layout", choices=get_args(TokenizerLayout), default="llada")
     options = parser.parse_args()
     write(train(), options.folder, options.layout)
-    print(f"wrote a vocabulary of {SIZE} pieces to {options.folder}")
+    print(f"wrote a vocabulary of {SIZE} tokens to {options.folder}")
 
 
 if __name__ == "__main__":

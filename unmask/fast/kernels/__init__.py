@@ -1,4 +1,4 @@
-"""Fused GPU kernels, each with a torch path that says the same. Set UNMASK_KERNELS=0 to do without them."""
+"""Fused GPU kernels, each with an equivalent in torch. UNMASK_KERNELS=0 turns them off."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 SWITCH = "UNMASK_KERNELS"
-MOST_CANDIDATES = 32  # a kernel finds its candidates one by one
+MOST_CANDIDATES = 32  # the kernel finds candidates one by one
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 
 
 def usable(logits: Tensor, top_k: int) -> bool:
-    """Whether a kernel can summarize these logits [..., V] here."""
+    """Whether a kernel can summarize these logits [..., V] on this machine."""
     return (
         logits.is_cuda
         and logits.dtype in DTYPES
@@ -27,23 +27,23 @@ def usable(logits: Tensor, top_k: int) -> bool:
 
 
 def attends(weight: Tensor, head_size: int) -> bool:
-    """Whether a kernel can mix values here, in this precision and with heads of this size."""
+    """Whether a kernel can compute attention in this dtype with heads of this size."""
     return head_size in (16, 32, 64, 128) and multiplies(weight)
 
 
 def multiplies(weight: Tensor) -> bool:
-    """Whether a kernel can multiply here, in this precision."""
+    """Whether a kernel can multiply by this weight."""
     return (
         weight.is_cuda
-        and weight.dtype in (torch.bfloat16, torch.float16)  # in float32 the torch path is the exact one
+        and weight.dtype in (torch.bfloat16, torch.float16)  # in float32 only torch is exact
         and os.environ.get(SWITCH) != "0"
         and _installed()
     )
 
 
 def device_of(tensor: Tensor) -> AbstractContextManager[None]:
-    """Makes the tensor's GPU the current one, where kernels run and are recorded; for others, nothing."""
-    # torch's own has no types
+    """Make the tensor's GPU the current device for launches and graph capture; no-op on the CPU."""
+    # torch does not type this function
     return torch.cuda.device_of(tensor)  # type: ignore[no-untyped-call, no-any-return, unused-ignore]
 
 

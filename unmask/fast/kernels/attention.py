@@ -1,8 +1,8 @@
-"""Attention of short canvases in Triton; `unmask.models.layers.attend` says the same in torch.
+"""Attention over short canvases in Triton; `unmask.models.layers.attend` computes the same in torch.
 
-A library's kernel is made for thousands of columns. At a few hundred, what surrounds it costs as much as the
-kernel: keys repeated for grouped heads, the output copied into the layout of the next product, memory set to
-zero. This one reads the keys of a group where they are and writes what the next product reads.
+Library kernels are built for thousands of columns. At a few hundred, the work around them costs as much as
+the kernel itself: repeating keys for grouped heads, copying the output into the layout of the next product,
+zeroing memory. This kernel reads the keys of a group in place and writes the layout of the next product.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from torch import Tensor
 from unmask.fast.kernels import device_of
 
 LOG2_E = 1.4426950408889634
-TILE = 64, 64  # queries and keys of a piece of work
-SMALL = 16, 128  # the same where all pieces find room on the GPU at once, and a piece in its shared memory
+TILE = 64, 64  # queries and keys per program
+SMALL = 16, 128  # used if all programs fit on the GPU at once and each fits in shared memory
 SMALL_BYTES = 139264
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
-    """What the queries [B, H, n, D] see of keys and values [B, H / groups, N, D], [B, n, H * D].
+    """Attend from queries [B, H, n, D] to keys and values [B, H / groups, N, D]; return [B, n, H * D].
 
-    `mask` [B, 1, 1, N] says which keys a row may see, at least one; None: all. The numbers of a head must lie
-    side by side.
+    `mask` [B, 1, 1, N] is True on the keys that a row may attend to, at least one; without it, on all keys.
+    The last dimension must be contiguous.
     """
     rows, heads, n, size = query.shape
     out = _empty(query, key, value, mask)
@@ -57,14 +57,14 @@ def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Te
 
 
 def _tile(query: Tensor) -> tuple[int, int]:
-    """How many queries and keys a piece of work has."""
+    """Return the number of queries and keys per program."""
     rows, heads, n, _ = query.shape
-    return SMALL if triton.cdiv(n, SMALL[0]) * rows * heads <= _places(query.device) else TILE
+    return SMALL if triton.cdiv(n, SMALL[0]) * rows * heads <= _max_small_programs(query.device) else TILE
 
 
 @cache
-def _places(device: torch.device) -> int:
-    """How many small pieces of work a GPU does at once."""
+def _max_small_programs(device: torch.device) -> int:
+    """Return how many programs with small tiles a GPU runs at once."""
     if device.type != "cuda":
         return 0
     gpu = torch.cuda.get_device_properties(device)
@@ -73,12 +73,12 @@ def _places(device: torch.device) -> int:
 
 
 def _empty(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
-    """Room for the answer."""
+    """Allocate the output."""
     rows, heads, n, size = query.shape
     return query.new_empty(rows, n, heads * size)
 
 
-# an operation of its own, which torch.compile does not look into
+# a custom op, so that torch.compile does not trace into it
 fused_attend = torch.library.custom_op(
     "unmask::attend",
     attend,
@@ -114,35 +114,35 @@ def _attend(  # type: ignore[no-untyped-def]
     QUERIES: tl.constexpr,
     KEYS: tl.constexpr,
 ):
-    """Some queries of one head: a softmax over the keys, piece by piece, as flash attention has it."""
+    """Flash attention for one tile of queries of one head: a running softmax over tiles of keys."""
     row = (tl.program_id(1) // HEADS).to(tl.int64)
     head = tl.program_id(1) % HEADS
     i = tl.program_id(0) * QUERIES + tl.arange(0, QUERIES)
     j = tl.arange(0, KEYS)
     d = tl.arange(0, SIZE)
-    asked = (i < n)[:, None]
-    q = tl.load(query + row * query_row + head * query_head + i[:, None] * query_column + d, asked, 0.0)
+    is_query = (i < n)[:, None]
+    q = tl.load(query + row * query_row + head * query_head + i[:, None] * query_column + d, is_query, 0.0)
     key += row * key_row + head // GROUPS * key_head
     value += row * value_row + head // GROUPS * value_head
 
     peak = tl.full((QUERIES,), -float("inf"), tl.float32)
     total = tl.zeros((QUERIES,), tl.float32)
-    mixed = tl.zeros((QUERIES, SIZE), tl.float32)
+    acc = tl.zeros((QUERIES, SIZE), tl.float32)
     for start in range(0, COLUMNS, KEYS):
         column = start + j
-        there = column < COLUMNS
-        k = tl.load(key + column[None, :] * key_column + d[:, None], there[None, :], 0.0)
-        v = tl.load(value + column[:, None] * value_column + d[None, :], there[:, None], 0.0)
-        seen = there
+        is_key = column < COLUMNS
+        k = tl.load(key + column[None, :] * key_column + d[:, None], is_key[None, :], 0.0)
+        v = tl.load(value + column[:, None] * value_column + d[None, :], is_key[:, None], 0.0)
+        visible = is_key
         if MASKED:
-            seen = there & (tl.load(mask + row * COLUMNS + column, there, 0) != 0)
-        score = tl.where(seen[None, :], tl.dot(q, k) * scale, -float("inf"))
-        higher = tl.maximum(peak, tl.max(score, 1))
-        shift = tl.where(higher == -float("inf"), 0.0, higher)  # -inf - -inf would be no number
+            visible = is_key & (tl.load(mask + row * COLUMNS + column, is_key, 0) != 0)
+        score = tl.where(visible[None, :], tl.dot(q, k) * scale, -float("inf"))
+        new_peak = tl.maximum(peak, tl.max(score, 1))
+        shift = tl.where(new_peak == -float("inf"), 0.0, new_peak)  # -inf - -inf would be NaN
         weight = tl.exp2(score - shift[:, None])
-        fade = tl.exp2(peak - shift)
-        total = total * fade + tl.sum(weight, 1)
-        mixed = mixed * fade[:, None] + tl.dot(weight.to(v.dtype), v)
-        peak = higher
-    place = out + (row * n + i[:, None]) * (HEADS * SIZE) + head * SIZE + d[None, :]
-    tl.store(place, (mixed / total[:, None]).to(out.dtype.element_ty), asked)
+        rescale = tl.exp2(peak - shift)
+        total = total * rescale + tl.sum(weight, 1)
+        acc = acc * rescale[:, None] + tl.dot(weight.to(v.dtype), v)
+        peak = new_peak
+    target = out + (row * n + i[:, None]) * (HEADS * SIZE) + head * SIZE + d[None, :]
+    tl.store(target, (acc / total[:, None]).to(out.dtype.element_ty), is_query)

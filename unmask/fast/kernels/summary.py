@@ -1,8 +1,8 @@
-"""Top-K and log-sum-exp of logits in one read, in Triton; `unmask.decoding.summary` says the same in torch.
+"""Top-k and log-sum-exp of logits in one read, in Triton; `unmask.decoding.summary` is the torch version.
 
-One kernel reads the vocabulary in chunks and leaves the maximum and the sum of each. The K best tokens lie in
-the K chunks with the best maxima, so the other reads those again and finds them. The cut depends on the
-vocabulary alone: a row has the same numbers in any batch.
+The first kernel reads the vocabulary in chunks and writes the maximum and sum of each. The k best tokens lie
+in the k chunks with the largest maxima, so the second kernel reads only those again. Chunks depend on the
+vocabulary alone, so a row gets the same numbers in any batch.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from torch import Tensor
 from unmask.fast.kernels import device_of
 
 CHUNK = 256  # columns
-TOGETHER = 16  # chunks that one program reads
+CHUNKS_PER_PROGRAM = 16
 REMOVED: Any = tl.constexpr(-(2**63))
 LAST_ID: Any = tl.constexpr(2**31 - 1)
 
 
 def summarize(logits: Tensor, top_k: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Ids and values of the K largest logits (ties to the lower id) and the log-sum-exp of [..., V].
+    """Return ids and values of the k largest logits [..., V] (ties to the lower id), and their log-sum-exp.
 
-    A row with a NaN or +inf has no finite log-sum-exp, and candidates without meaning.
+    A row with a NaN or +inf gets a log-sum-exp that is not finite, and arbitrary candidates.
     """
     rows = logits.flatten(0, -2).contiguous()
     count, vocabulary = rows.shape
@@ -43,8 +43,8 @@ def summarize(logits: Tensor, top_k: int) -> tuple[Tensor, Tensor, Tensor]:
 
 def _launch(rows: Tensor, peaks: Tensor, ids: Tensor, values: Tensor, lse: Tensor) -> None:
     (count, vocabulary), k, chunks = rows.shape, ids.shape[1], peaks.shape[2]
-    _scan[(count, triton.cdiv(chunks, TOGETHER))](
-        rows, peaks[0], peaks[1], vocabulary, chunks, CHUNK=CHUNK, TOGETHER=TOGETHER
+    _scan[(count, triton.cdiv(chunks, CHUNKS_PER_PROGRAM))](
+        rows, peaks[0], peaks[1], vocabulary, chunks, CHUNK=CHUNK, CHUNKS_PER_PROGRAM=CHUNKS_PER_PROGRAM
     )
     _choose[(count,)](
         rows,
@@ -65,27 +65,27 @@ def _launch(rows: Tensor, peaks: Tensor, ids: Tensor, values: Tensor, lse: Tenso
 
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
 def _scan(  # type: ignore[no-untyped-def]
-    logits, peaks, sums, vocabulary, chunks, CHUNK: tl.constexpr, TOGETHER: tl.constexpr
+    logits, peaks, sums, vocabulary, chunks, CHUNK: tl.constexpr, CHUNKS_PER_PROGRAM: tl.constexpr
 ):
-    """The maximum of some chunks of a row, and the sum of exponentials below it."""
+    """Compute the maximum of some chunks of a row, and the sum of exponentials relative to it."""
     row = tl.program_id(0).to(tl.int64)
-    chunk = tl.program_id(1) * TOGETHER + tl.arange(0, TOGETHER)
+    chunk = tl.program_id(1) * CHUNKS_PER_PROGRAM + tl.arange(0, CHUNKS_PER_PROGRAM)
     column = chunk[:, None] * CHUNK + tl.arange(0, CHUNK)[None, :]
-    given = tl.load(logits + row * vocabulary + column, mask=column < vocabulary, other=-float("inf"))
-    value = given.to(tl.float32)
+    loaded = tl.load(logits + row * vocabulary + column, mask=column < vocabulary, other=-float("inf"))
+    value = loaded.to(tl.float32)
     peak = tl.max(value, axis=1)
-    shift = tl.where(peak == -float("inf"), 0.0, peak)  # -inf - -inf would be no number
+    shift = tl.where(peak == -float("inf"), 0.0, peak)  # -inf - -inf would be NaN
     total = tl.sum(tl.exp(value - shift[:, None]), axis=1)
     tl.store(peaks + row * chunks + chunk, peak, mask=chunk < chunks)
     tl.store(sums + row * chunks + chunk, total, mask=chunk < chunks)
 
 
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
-def _keys(value, place):  # type: ignore[no-untyped-def]
-    """Whole numbers that sort as float32 values do, of equal ones the lower place first."""
+def _keys(value, index):  # type: ignore[no-untyped-def]
+    """Make int64 keys that sort like the float32 values; ties sort to the lower index."""
     bits = tl.where(value == 0.0, 0.0, value).to(tl.int32, bitcast=True)  # -0 and +0 are equal
     order = tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits).to(tl.int64)
-    return (order << 32) + (LAST_ID - place)
+    return (order << 32) + (LAST_ID - index)
 
 
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
@@ -103,7 +103,7 @@ def _choose(  # type: ignore[no-untyped-def]
     CHUNKS: tl.constexpr,
     CHUNK: tl.constexpr,
 ):
-    """The log-sum-exp of a row, and its K best from the K chunks with the best maxima."""
+    """Compute the log-sum-exp of a row, and its k best tokens from the k chunks with the largest maxima."""
     row = tl.program_id(0).to(tl.int64)
     chunk = tl.arange(0, CHUNKS)
     known = chunk < chunks
@@ -114,18 +114,18 @@ def _choose(  # type: ignore[no-untyped-def]
     tl.store(lse + row, shift + tl.log(tl.sum(total * tl.exp(peak - shift), axis=0)))
 
     key = tl.where(known, _keys(peak, chunk), REMOVED)
-    place = tl.arange(0, WIDTH)
+    slot = tl.arange(0, WIDTH)
     chosen = tl.full((WIDTH,), -1, tl.int32)
     for rank in tl.static_range(k):
         best = tl.max(key, axis=0)
         key = tl.where(key == best, REMOVED, key)
         found = tl.where(best == REMOVED, -1, LAST_ID - (best & 0xFFFFFFFF))
-        chosen = tl.where(place == rank, found.to(tl.int32), chosen)
+        chosen = tl.where(slot == rank, found.to(tl.int32), chosen)
 
     column = chosen[:, None] * CHUNK + tl.arange(0, CHUNK)[None, :]
     inside = (chosen[:, None] >= 0) & (column < vocabulary)
-    given = tl.load(logits + row * vocabulary + column, mask=inside, other=-float("inf"))
-    key = tl.where(inside, _keys(given.to(tl.float32), column), REMOVED)
+    loaded = tl.load(logits + row * vocabulary + column, mask=inside, other=-float("inf"))
+    key = tl.where(inside, _keys(loaded.to(tl.float32), column), REMOVED)
     for rank in tl.static_range(k):
         best = tl.max(tl.max(key, axis=1), axis=0)
         key = tl.where(key == best, REMOVED, key)

@@ -1,1 +1,1 @@
-"""The part that runs in the helper interpreter; imports the standard library and this folder alone."""
+"""Code of the helper interpreter; imports only the standard library and this folder."""

@@ -1,4 +1,4 @@
-"""Starts the helper interpreter: `python -s -S this_folder`."""
+"""Start the helper interpreter: `python -s -S this_folder`."""
 
 import sys
 from pathlib import Path
@@ -6,7 +6,7 @@ from types import ModuleType
 
 
 def only_this_folder() -> None:
-    """Makes `unmask.sandbox.inside` importable without what its parents import."""
+    """Make `unmask.sandbox.inside` importable without importing its parent packages."""
     here = Path(sys.path.pop(0)).resolve()
     for name, folder in (("unmask", here.parent.parent), ("unmask.sandbox", here.parent)):
         module = ModuleType(name)

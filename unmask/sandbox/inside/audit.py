@@ -1,4 +1,4 @@
-"""An audit hook that denies what a job has no business with; Python code cannot remove it."""
+"""An audit hook that denies dangerous operations; Python code cannot remove it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from types import CodeType
 from typing import Any
 
-CHECK = "<check"  # file names of checks begin so
+CHECK = "<check"  # prefix of the file names of checks
 MODULES = frozenset(
     {"ctypes", "_ctypes", "_testcapi", "_testinternalcapi", "_interpreters", "_xxsubinterpreters"}
 )
@@ -40,10 +40,10 @@ Hook = Callable[[str, tuple[Any, ...]], None]
 
 
 def make_hook(limits: Mapping[str, int], folder: str) -> Hook:
-    """The hook for one job, which may open `open_files` files for writing, all of them in its folder."""
+    """Make the hook of one job, which may open `open_files` files in its folder for writing."""
     left = limits["open_files"] if limits["file_bytes"] else 0
     inside = os.path.realpath(folder) + os.sep
-    looking = False  # at code ourselves, which is audited too
+    looking = False  # our own look at code is audited too
 
     def deny(what: str) -> None:
         raise PermissionError(f"the sandbox denies {what}")
@@ -79,7 +79,7 @@ def make_hook(limits: Mapping[str, int], folder: str) -> Hook:
         elif event == "import":
             if str(args[0]).rpartition(".")[2] in MODULES:
                 deny(f"importing {args[0]}")
-        elif event == "sys._getframe":  # the standard library goes on without a caller's name
+        elif event == "sys._getframe":  # the standard library handles this error
             raise ValueError("the sandbox denies frames")
         elif event in CHANGES:
             for path in args:

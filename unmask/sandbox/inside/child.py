@@ -1,4 +1,4 @@
-"""The life of one job, in the process that was forked for it."""
+"""Run one job, in the process forked for it."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from unmask.sandbox.inside.confine import confine
 from unmask.sandbox.inside.guard import compile_check, make_guard
 
 CHANNEL = 3  # where the verdict goes
-READY = b"."  # comes first: the job was read, the clock may start
+READY = b"."  # sent first: the job was read, the clock may start
 LENGTH = struct.Struct("<I")
-Step = tuple[str, Callable[[], Any]]  # what a failure is called, and what to do
+Step = tuple[str, Callable[[], Any]]  # label for errors, and action
 
-# Loaded before the first job, so that jobs start fast, and put back before the checks run
+# loaded before the first job, for a fast start, and restored before the checks run
 MODULES = tuple(
     importlib.import_module(name)
     for name in (
@@ -57,20 +57,20 @@ MODULES = tuple(
 )
 
 
-def live(folder: str) -> NoReturn:
-    """Reads a job, gives up all rights, runs it; the process ends here."""
+def run_job(folder: str) -> NoReturn:
+    """Read a job, drop all rights, run it, and exit."""
     leave = os._exit
     try:
         os.setsid()
         _run(_prepare(_read_job(), folder))
-    except Exception as error:  # a check that cannot be compiled
+    except Exception as error:  # e.g. a check that does not compile
         os.write(CHANNEL, _describe("", error))
     finally:
         leave(0)
 
 
 def _read_job() -> dict[str, Any]:
-    """The job from the helper's input, and with it the last use of any stream of the helper's."""
+    """Read the job from the helper's input, then close all of the helper's streams."""
     length = LENGTH.unpack(_read(LENGTH.size))[0]
     job: dict[str, Any] = json.loads(_read(length))
     nothing = os.open(os.devnull, os.O_RDWR)
@@ -89,7 +89,7 @@ def _read(length: int) -> bytes:
 
 
 def _prepare(job: dict[str, Any], folder: str) -> list[tuple[Step, ...]]:
-    """The steps of a job, in a list that `_run` empties: no frame keeps what the program must not see."""
+    """Return the steps in a list that `_run` empties, so that no frame keeps them."""
     os.chdir(folder)
     holds = confine(job, folder)
     if "probe" in job:
@@ -102,18 +102,18 @@ def _prepare(job: dict[str, Any], folder: str) -> list[tuple[Step, ...]]:
 
 
 def _steps(job: Mapping[str, Any]) -> tuple[Step, ...]:
-    """The program, the way back to a clean interpreter, each check, and last the verdict."""
+    """Return the steps of a job: the program, the cleanup, each check, and the verdict."""
     module = ModuleType("program")
     names = vars(module)
     guard = make_guard(MODULES)
     checks = [
-        (f"check {place}", compile_check(source, f"{CHECK} {place}>", guard))
-        for place, source in enumerate(job["checks"], 1)
+        (f"check {number}", compile_check(source, f"{CHECK} {number}>", guard))
+        for number, source in enumerate(job["checks"], 1)
     ]
     return (
         *(("", partial(sys.modules.__setitem__, name, module)) for name in ("program", "__main__")),
         ("the program", partial(_run_program, job["program"], names, compile, exec)),
-        *(("the program", step) for step in _cleaning()),
+        *(("the program", step) for step in _cleanup()),
         ("", partial(names.__setitem__, "__builtins__", builtins)),
         *((label, partial(exec, code, names)) for label, code in checks),
         ("", partial(os.write, CHANNEL, job["token"].encode())),
@@ -125,8 +125,8 @@ def _run_program(source: str, names: dict[str, Any], compile: Any, exec: Any) ->
     exec(compile(source, "<program>", "exec", dont_inherit=True, optimize=0), names)
 
 
-def _cleaning() -> list[Callable[[], Any]]:
-    """Undoes what a program may have done to the interpreter; all is looked up before it runs."""
+def _cleanup() -> list[Callable[[], Any]]:
+    """Return actions that restore the interpreter; all lookups happen before the program runs."""
     timers = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
     cases = [
         partial(setattr, TestCase, name, value)
@@ -149,7 +149,7 @@ def _no_threads(count: Callable[[], int]) -> None:
 
 
 def _forget_ourselves() -> None:
-    """Takes this package and ctypes out of reach; its functions are worthless without their globals."""
+    """Unload this package and ctypes; their functions are useless without their globals."""
     for name in list(sys.modules):
         package = name.partition(".")[0]
         if package in ("unmask", "ctypes", "_ctypes"):
@@ -159,14 +159,14 @@ def _forget_ourselves() -> None:
 
 
 def _run(box: list[tuple[Step, ...]]) -> None:
-    """Takes the steps. Only the loop's iterator, on this frame's stack, leads to those still to come."""
+    """Run the steps. Only the loop's iterator, on this frame's stack, refers to those still to come."""
     write, label = os.write, ""
     try:
         for label, step in box.pop():  # noqa: B007 the label is for a failure
             step()
     except SystemExit:
         return
-    except BaseException as error:  # whatever a program can raise, it has failed
+    except BaseException as error:  # any exception is a failure
         write(CHANNEL, _describe(label, error))
 
 

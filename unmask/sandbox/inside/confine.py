@@ -1,4 +1,4 @@
-"""Takes from this process what a short program does not need, by what the kernel offers."""
+"""Drop the rights that a short program does not need, as far as the kernel can."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 1, 36, 38
 CLONE_NEWUSER, CLONE_NEWNET = 0x10000000, 0x40000000
 CAPABILITY_VERSION = 0x20080522
 SIGKILL = 9
-LIBC = ctypes.CDLL(None, use_errno=True)  # here, so that no child has to look it up
+LIBC = ctypes.CDLL(None, use_errno=True)  # loaded once, for all children
 
 
 def adopt_orphans() -> None:
-    """Makes this process the parent of every descendant whose own parent dies."""
+    """Make this process the parent of every orphaned descendant."""
     if LINUX:
         LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def confine(limits: Mapping[str, int], folder: str) -> list[str]:
-    """Gives up rights for good, and says which protections hold from now on."""
+    """Drop rights for good; return the protections that hold from now on."""
     holds = ["own session", "own folder", "empty environment", "audit hook"]
     no_processes = False
     if LINUX:
@@ -37,7 +37,7 @@ def confine(limits: Mapping[str, int], folder: str) -> list[str]:
             holds += ["no network: seccomp", "no processes: seccomp", "no signals to others: seccomp"]
         elif LIBC.unshare(CLONE_NEWUSER | CLONE_NEWNET) == 0:
             holds.append("no network: network namespace")
-        if _drop_capabilities():  # a new namespace brings some
+        if _drop_capabilities():  # a new namespace grants some
             holds.append("no capabilities")
     return holds + _limit(limits, no_processes)
 
@@ -49,7 +49,7 @@ def _drop_capabilities() -> bool:
 
 def _limit(limits: Mapping[str, int], no_processes: bool) -> list[str]:
     cpu = limits["cpu_seconds"]
-    wanted = {  # name -> when to warn, when to end
+    wanted = {  # name -> soft and hard limit
         "RLIMIT_CPU": (cpu, cpu + 1),
         "RLIMIT_AS": (limits["memory_bytes"],) * 2,
         "RLIMIT_FSIZE": (limits["file_bytes"],) * 2,
@@ -57,7 +57,7 @@ def _limit(limits: Mapping[str, int], no_processes: bool) -> list[str]:
         "RLIMIT_CORE": (0, 0),
     }
     if not no_processes:
-        wanted["RLIMIT_NPROC"] = (0, 0)  # counts threads too on Linux, and does not bind root
+        wanted["RLIMIT_NPROC"] = (0, 0)  # counts threads too on Linux; does not bind root
     held = [name for name, pair in wanted.items() if _set(name, pair)]
     ends = ["no processes: RLIMIT_NPROC"] if "RLIMIT_NPROC" in held and os.getuid() else []
     return [*ends, "rlimits: " + ", ".join(name[7:] for name in held)]
@@ -69,6 +69,6 @@ def _set(name: str, pair: tuple[int, int]) -> bool:
     soft, end = (value if hard == resource.RLIM_INFINITY else min(value, hard) for value in pair)
     try:
         resource.setrlimit(what, (soft, end))
-    except (ValueError, OSError):  # macOS knows RLIMIT_AS and refuses it
+    except (ValueError, OSError):  # macOS has RLIMIT_AS but rejects it
         return False
     return True

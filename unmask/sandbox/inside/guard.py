@@ -1,4 +1,4 @@
-"""Makes checks distrust results: what is compared with a literal must be compared by the language itself."""
+"""Guard the checks: a result compared with a literal must not bring its own comparison."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from types import CodeType, FunctionType, MethodDescriptorType, ModuleType, WrapperDescriptorType
 from typing import Any
 
-GUARD = "the guard of the sandbox"  # a constant that stands for the guard until the code is compiled
+GUARD = "the guard of the sandbox"  # placeholder constant, replaced by the guard in the compiled code
 WITHOUT_NAMES = (
     *(ast.Constant, ast.List, ast.Tuple, ast.Set, ast.Dict, ast.expr_context),
     *(ast.UnaryOp, ast.unaryop, ast.BinOp, ast.operator),
@@ -23,20 +23,20 @@ PLAIN = frozenset(
     map(id, (int, float, str, bool, bytes, complex, type(None)))
 )  # a class may lie about its hash
 Guard = Callable[[Any], Any]
-class_bases = type.__dict__["__mro__"].__get__  # a metaclass cannot overrule these
+class_bases = type.__dict__["__mro__"].__get__  # a metaclass cannot override these
 class_names = type.__dict__["__dict__"].__get__
 
 
 def compile_check(source: str, name: str, guard: Guard) -> CodeType:
-    """The code of one check, in which the other side of every literal goes through the guard."""
+    """Compile a check so that the other side of every literal passes through the guard."""
     tree = ast.fix_missing_locations(_Guarding().visit(ast.parse(source, name)))
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a constant is being called
+        warnings.simplefilter("ignore")  # Python warns that a constant is called
         return _with_guard(compile(tree, name, "exec", dont_inherit=True, optimize=0), guard)
 
 
 def make_guard(trusted: Iterable[ModuleType]) -> Guard:
-    """A function that gives its argument back, unless comparing it would run code of the program."""
+    """Make a function that returns its argument; it raises if comparing it would run program code."""
     known = frozenset(id(vars(module)) for module in trusted)
 
     def is_ours(method: Any, name: str) -> bool:
@@ -111,7 +111,7 @@ def _has_no_names(side: ast.expr) -> bool:
 
 
 def _with_guard(code: CodeType, guard: Guard) -> CodeType:
-    """The guard as a constant, so that no name leads to it."""
+    """Insert the guard as a constant, so that no name refers to it."""
 
     def replaced(constant: Any) -> Any:
         if isinstance(constant, CodeType):

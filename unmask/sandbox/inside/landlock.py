@@ -1,4 +1,4 @@
-"""File rights by Landlock (Linux 5.13): read the libraries, write in one folder, signal nobody outside."""
+"""Restrict files with Landlock (Linux 5.13): read libraries, write in one folder, no signals outside."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LIBRARIES = ("/usr", "/lib", "/lib64", "/etc/ld.so.cache", "/etc/localtime", "/d
 
 
 def restrict(libc: ctypes.CDLL, folder: str, writes: bool) -> list[str]:
-    """Gives up all file rights but these, and says what holds; nothing on a kernel without Landlock."""
+    """Drop all other file rights; return the protections that hold, none without Landlock."""
     abi = libc.syscall(CREATE_RULESET, None, ctypes.c_size_t(0), 1)
     if abi < 1:
         return []

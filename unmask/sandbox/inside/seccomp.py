@@ -1,7 +1,7 @@
-"""Which system calls a job may not make, as a seccomp filter (Linux on x86-64 and arm64).
+"""Deny system calls with a seccomp filter (Linux on x86-64 and arm64).
 
-A list of what is denied, not of what is allowed: an honest program must not fail because another libc makes
-other calls. Calls that are newer than this list do not exist for a job.
+The list names denied calls, not allowed ones: an honest program must not fail because another libc makes
+other calls. Calls newer than this list fail as if they did not exist.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ PR_SET_SECCOMP, MODE_FILTER = 22, 2
 EPERM, ENOSYS = 1, 38
 KILL, FAIL, ALLOW = 0x80000000, 0x00050000, 0x7FFF0000
 LOAD, EQUAL, ABOVE, ANY_BIT, RETURN = 0x20, 0x15, 0x25, 0x45, 0x06
-NUMBER, ARCHITECTURE = 0, 4  # offsets into what a filter sees
+NUMBER, ARCHITECTURE = 0, 4  # offsets into the filter's input
 NEWEST = 450
 CLONE_THREAD = 0x10000
-SET_OWNER, SET_SIGNAL, SET_OWNER_EX = 8, 10, 15  # fcntl: whom to signal, and how
+SET_OWNER, SET_SIGNAL, SET_OWNER_EX = 8, 10, 15  # fcntl: target and kind of signals
 MACHINES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
 
-# name: number on x86-64, on arm64; None where there is no such call
+# name: number on x86-64 and on arm64, None if there is no such call
 DENIED: dict[str, tuple[int | None, int | None]] = {
     # processes and signals
     "fork": (57, None),
@@ -59,7 +59,7 @@ DENIED: dict[str, tuple[int | None, int | None]] = {
     "bind": (49, 200),
     "sendmsg": (46, 211),
     "sendmmsg": (307, 269),
-    # what Landlock does not see of files
+    # file operations that Landlock does not cover
     "chmod": (90, None),
     "fchmod": (91, 52),
     "fchmodat": (268, 53),
@@ -81,7 +81,7 @@ DENIED: dict[str, tuple[int | None, int | None]] = {
     "mknod": (133, None),
     "mknodat": (259, 33),
     "open_by_handle_at": (304, 265),
-    # what outlives a process, or memory that no rlimit counts
+    # objects that outlive a process, or memory that no rlimit counts
     "shmget": (29, 194),
     "msgget": (68, 186),
     "semget": (64, 190),
@@ -92,7 +92,7 @@ DENIED: dict[str, tuple[int | None, int | None]] = {
     "keyctl": (250, 219),
     "memfd_create": (319, 279),
     "memfd_secret": (447, 447),
-    # other ways to do any of this
+    # indirect ways to do any of this
     "io_uring_setup": (425, 425),
     "io_uring_enter": (426, 426),
     "io_uring_register": (427, 427),
@@ -133,7 +133,7 @@ CLONE, CLONE3, FCNTL, PRLIMIT, SENDTO = (56, 220), 435, (72, 25), (302, 261), (4
 
 
 def restrict(libc: ctypes.CDLL) -> bool:
-    """Applies the filter to this process for good; it needs `no_new_privs`. False where it cannot."""
+    """Apply the filter to this process for good; needs `no_new_privs`. Return False if it fails."""
     if not PROGRAM:
         return False
     code = ctypes.create_string_buffer(PROGRAM, len(PROGRAM))
@@ -142,15 +142,15 @@ def restrict(libc: ctypes.CDLL) -> bool:
 
 
 def _filter(column: int, machine: int) -> bytes:
-    """The filter as instructions of classic BPF."""
+    """Build the filter as classic BPF instructions."""
     refuse = _step(RETURN, FAIL | EPERM)
     lines = [
         _step(LOAD, ARCHITECTURE),
         _step(EQUAL, machine, 1, 0),
         _step(RETURN, KILL),
         _step(LOAD, NUMBER),
-        _step(EQUAL, CLONE3, 1, 0),  # its flags lie in memory, where no filter sees them: libc takes clone
-        _step(ABOVE, NEWEST, 0, 1),  # and the second set of numbers that x86-64 has
+        _step(EQUAL, CLONE3, 1, 0),  # a filter cannot see its flags; libc falls back to clone
+        _step(ABOVE, NEWEST, 0, 1),  # also the x32 numbers of x86-64
         _step(RETURN, FAIL | ENOSYS),
     ]
     for numbers in DENIED.values():
@@ -166,19 +166,19 @@ def _filter(column: int, machine: int) -> bytes:
     return b"".join(lines)
 
 
-def _unless(number: int, place: int, test: int, value: int) -> list[bytes]:
-    """Refuses the call of this number unless one argument, by its low half, is as said."""
+def _unless(number: int, index: int, test: int, value: int) -> list[bytes]:
+    """Deny a call unless the low half of one argument passes the test."""
     return [
         _step(EQUAL, number, 0, 4),
-        _step(LOAD, _argument(place)),
+        _step(LOAD, _argument(index)),
         _step(test, value, 0, 1),
         _step(RETURN, ALLOW),
         _step(RETURN, FAIL | EPERM),
     ]
 
 
-def _argument(place: int) -> int:
-    return 16 + 8 * place  # little-endian
+def _argument(index: int) -> int:
+    return 16 + 8 * index  # little-endian
 
 
 def _step(code: int, value: int, yes: int = 0, no: int = 0) -> bytes:

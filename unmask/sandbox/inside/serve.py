@@ -1,4 +1,4 @@
-"""Forks a child for each job, keeps the clock, kills and reaps; never reads a job itself."""
+"""Fork a child per job, watch the clock, kill and reap; never read a job itself."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import time
 from itertools import count
 from pathlib import Path
 
-from unmask.sandbox.inside.child import CHANNEL, READY, live
+from unmask.sandbox.inside.child import CHANNEL, READY, run_job
 from unmask.sandbox.inside.confine import adopt_orphans
 
 SECONDS, REPLY = struct.Struct("<d"), struct.Struct("<?iI")
@@ -22,10 +22,10 @@ LONGEST = 4096
 
 
 def serve() -> None:
-    """Answers until the input ends. The child reads its job itself: nothing of it is in this process."""
+    """Serve jobs until the input ends. The child reads its job, so none of it is in this process."""
     adopt_orphans()
     gc.collect()
-    gc.freeze()  # a collection in a child would otherwise touch, and so copy, every page of the helper
+    gc.freeze()  # otherwise a collection in a child would copy every page of the helper
     base = Path.cwd()
     for number in count():
         header = os.read(0, SECONDS.size)
@@ -33,41 +33,41 @@ def serve() -> None:
             return
         folder = base / str(number)
         folder.mkdir()
-        os.write(1, _answer(SECONDS.unpack(header)[0], str(folder)))
+        os.write(1, _run_child(SECONDS.unpack(header)[0], str(folder)))
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _answer(seconds: float, folder: str) -> bytes:
+def _run_child(seconds: float, folder: str) -> bytes:
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
         os.dup2(writing, CHANNEL)
-        live(folder)
+        run_job(folder)
     os.close(writing)
     if os.read(reading, 1) != READY:
         sys.exit("a job died before it was read")
-    said, late = _listen(reading, time.monotonic() + seconds)
-    status = _end(child)
+    output, timed_out = _read_channel(reading, time.monotonic() + seconds)
+    status = _kill(child)
     os.close(reading)
-    return REPLY.pack(late, status, len(said)) + said
+    return REPLY.pack(timed_out, status, len(output)) + output
 
 
-def _listen(channel: int, deadline: float) -> tuple[bytes, bool]:
-    """What comes through the channel until it closes, and whether time ran out first."""
-    said = b""
-    while len(said) < LONGEST:
+def _read_channel(channel: int, deadline: float) -> tuple[bytes, bool]:
+    """Read the channel until it closes; also return whether time ran out first."""
+    output = b""
+    while len(output) < LONGEST:
         left = deadline - time.monotonic()
         if left <= 0 or not select.select([channel], [], [], left)[0]:
-            return said, True
-        more = os.read(channel, LONGEST - len(said))
+            return output, True
+        more = os.read(channel, LONGEST - len(output))
         if not more:
             break
-        said += more
-    return said, False
+        output += more
+    return output, False
 
 
-def _end(child: int) -> int:
-    """Kills the child, its session and all orphans; gives the child's exit code."""
+def _kill(child: int) -> int:
+    """Kill the child, its session and all orphans; return the child's exit code."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(child, signal.SIGKILL)
     os.kill(child, signal.SIGKILL)
@@ -82,7 +82,7 @@ def _end(child: int) -> int:
 
 
 def _orphans() -> list[int]:
-    """Processes that a job left behind, which only Linux hands to us."""
+    """Return the orphans of a job; only Linux hands them to us."""
     try:
         return [int(pid) for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()]
     except OSError:

@@ -1,4 +1,4 @@
-"""Seven synthetic tasks, one per benchmark of the paper, and one that only trains."""
+"""Seven synthetic tasks, one per benchmark of the paper, and one for training only."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def get_task(name: str) -> Task:
 
 
 def draw_training(rng: random.Random, shares: Mapping[str, float] = SHARES) -> Item:
-    """One training item; each task comes up in proportion to its share."""
+    """Draw a training item; each task comes up in proportion to its share."""
     names, bounds = _bounds(tuple(shares.items()))
     place = rng.random() * bounds[-1]
     index = next(i for i, bound in enumerate(bounds) if place < bound)
@@ -82,7 +82,7 @@ def _bounds(shares: tuple[tuple[str, float], ...]) -> tuple[list[str], list[floa
 
 
 def test_items(name: str) -> list[Item]:
-    """The 500 fixed test items of a task."""
+    """Return the 500 fixed test items of a task."""
     if name not in TEST_TASKS:
         get_task(name)
         raise ValueError(f"{name!r} has no test items, it only trains; available: {', '.join(TEST_TASKS)}")

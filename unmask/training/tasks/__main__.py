@@ -1,4 +1,4 @@
-"""`python -m unmask.training.tasks`: writes, checks or shows the test items."""
+"""`python -m unmask.training.tasks`: write, check or show the test items."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from unmask.training.tasks.split import draw_train
 
 
 def main() -> None:
-    """Checks the shipped files; `--write` makes them anew, `--show N` prints training items."""
+    """Check the shipped files; `--write` writes them again, `--show N` prints training items."""
     parser = argparse.ArgumentParser(prog="python -m unmask.training.tasks", description=main.__doc__)
     parser.add_argument("--write", action="store_true", help="write the test items instead of checking them")
     parser.add_argument("--show", type=int, metavar="N", help="print N training items of every task")
@@ -44,7 +44,7 @@ def write() -> None:
 
 
 def check() -> None:
-    """Exits with 1 if a shipped file is not what its generator draws."""
+    """Exit with 1 if a shipped file differs from its generator's items."""
     stale = []
     for name in TEST_TASKS:
         shipped = (FOLDER / f"{name}.jsonl").read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""A task for training only: the world told as text."""
+"""A task for training only: texts about the invented world."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from unmask.training.tasks.world.scripts import SCRIPTS
 
 
 def draw(rng: random.Random) -> Item:
-    """All facts about one subject in any order, or a whole script."""
+    """Draw all facts about one subject in any order, or a whole script."""
     if rng.random() < 0.25:
         script, name = one(rng, SCRIPTS), one(rng, NAMES)
         told = one(rng, (f". Then {name} ", f". {name} ")).join(script.steps)
@@ -33,7 +33,7 @@ def draw(rng: random.Random) -> Item:
 
 
 def score(item: Item, text: str) -> Scored:
-    """The text itself, compared with the answer that was drawn."""
+    """Compare the text with the drawn answer."""
     return Scored(text.strip() == item.meta["answer"], text.strip())
 
 

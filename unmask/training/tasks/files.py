@@ -17,7 +17,7 @@ FOLDER = resources.files("unmask.training.tasks") / "data"
 
 
 def drawn_items(task: Task) -> list[Item]:
-    """The test items of a task as the generator draws them, no problem twice."""
+    """Draw the test items of a task, no problem twice."""
     rng, found = random.Random(f"{SEED} {task.name}"), dict[str, Item]()
     while len(found) < ITEMS_PER_TASK:
         item = draw_test(task, rng)
@@ -26,7 +26,7 @@ def drawn_items(task: Task) -> list[Item]:
 
 
 def to_lines(items: list[Item]) -> Iterator[str]:
-    """One compact JSON object per item."""
+    """Format items as one compact JSON object per line."""
     for item in items:
         record = {"prompt": item.prompt, "answer": item.answer, "key": item.key, "meta": item.meta}
         yield json.dumps(record, ensure_ascii=False, separators=(",", ":")) + "\n"
@@ -34,6 +34,6 @@ def to_lines(items: list[Item]) -> Iterator[str]:
 
 @cache
 def shipped_items(name: str) -> tuple[Item, ...]:
-    """The test items of a task as they ship."""
+    """Read the shipped test items of a task."""
     text = (FOLDER / f"{name}.jsonl").read_text(encoding="utf-8")
     return tuple(Item(task=name, **json.loads(line)) for line in text.splitlines())

@@ -1,4 +1,4 @@
-"""What a task is: a way to draw items and a way to score texts. Knows no particular task."""
+"""The interface of a task: draw items and score texts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One problem with one of its valid answers; `key` names the problem whatever its wording."""
+    """One problem with one valid answer; `key` identifies the problem in any wording."""
 
     task: str
     prompt: str
@@ -21,7 +21,7 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """Whether a text solves its item, and what was read from it."""
+    """Whether a text solves its item, and the answer read from it."""
 
     correct: bool
     extracted: str | None
@@ -32,7 +32,7 @@ Score = Callable[[Sequence[Item], Sequence[str]], list[Scored]]
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A named source of items; `score_many` judges texts the benchmark's own way."""
+    """A named source of items; `score_many` judges texts as the benchmark does."""
 
     name: str
     draw: Callable[[random.Random], Item]
@@ -40,10 +40,10 @@ class Task:
     training_only: bool = False
 
     def score(self, item: Item, text: str) -> Scored:
-        """The verdict on one text."""
+        """Judge one text."""
         return self.score_many([item], [text])[0]
 
 
 def one_by_one(score: Callable[[Item, str], Scored]) -> Score:
-    """A scorer of many texts from a scorer of one."""
+    """Turn a scorer of one text into a scorer of many."""
     return lambda items, texts: [score(item, text) for item, text in zip(items, texts, strict=True)]

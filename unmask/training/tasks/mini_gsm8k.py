@@ -23,7 +23,7 @@ NUMBER = re.compile(r"(?:####|answer is:?)\s*\$?(-?\d+)")
 
 
 def draw(rng: random.Random) -> Item:
-    """One story in one of its wordings."""
+    """Draw one story in one of its wordings."""
     while True:
         kind = one(rng, KINDS)
         story = Story(key=[kind.__name__])
@@ -51,7 +51,7 @@ def _add_noise(rng: random.Random, story: Story) -> None:
 
 
 def score(item: Item, text: str) -> Scored:
-    """The last number that the text calls its answer, compared with the true one."""
+    """Compare the last number that the text calls its answer with the true one."""
     found = NUMBER.findall(text)
     extracted = found[-1] if found else None
     return Scored(extracted is not None and int(extracted) == item.meta["value"], extracted)

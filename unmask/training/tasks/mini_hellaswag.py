@@ -14,12 +14,12 @@ from unmask.training.tasks.world.scripts import SCRIPTS, Script
 NAME = "mini-hellaswag"
 SHORT_SHARE = 0.35
 ASKS = ("What does {} do next?", "What comes next?", "What happens next?")
-LATER_SHARE = 0.3  # of the questions that ask for the step after the next one
+LATER_SHARE = 0.3  # share of questions that ask for the step after next
 ASKS_LATER = ("What does {} do after the next step?", "What comes after the next step?")
 
 
 def draw(rng: random.Random) -> Item:
-    """One script cut off at one place."""
+    """Draw one script, cut off at one step."""
     script, name, ahead = one(rng, SCRIPTS), one(rng, NAMES), int(rng.random() < LATER_SHARE)
     seen = whole(rng, 2, len(script.steps) - 1 - ahead)
     start = max(0, seen - whole(rng, 1, 3))
@@ -32,7 +32,7 @@ def draw(rng: random.Random) -> Item:
 
 
 def _reasons(name: str, steps: tuple[str, ...]) -> tuple[str, ...]:
-    """Ways to tell what follows the first of the steps."""
+    """Return phrasings of what follows the first of the steps."""
     told = f", then {name} ".join(steps[1:])
     return (
         f"Next, {name} {told}.",
@@ -43,14 +43,14 @@ def _reasons(name: str, steps: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _told(rng: random.Random, script: Script, name: str, steps: tuple[str, ...]) -> str:
-    """The steps so far in one of several ways to tell them."""
+    """Tell the steps so far in one of several ways."""
     goal = one(rng, (f"{name} wants to {script.goal}. ", ""))
     join = one(rng, (f". Then {name} ", f". {name} ", " and then "))
     return f"{goal}{name} {join.join(steps)}."
 
 
 def _wrong(rng: random.Random, script: Script, seen: int) -> list[str]:
-    """Three steps that do not come next: earlier ones, later ones or ones of other scripts; no verb twice."""
+    """Draw three wrong steps: earlier, later or from other scripts; no verb twice."""
     verbs = [script.steps[seen].split()[0]]
     chosen: list[str] = []
     while len(chosen) < 3:

@@ -1,4 +1,4 @@
-"""mini-humaneval: a signature and a docstring to a body, or a sentence to a program; hidden tests are run."""
+"""mini-humaneval: complete a function or write a program for a sentence; hidden tests judge it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ PROGRAM = ("Write a Python program to", "Write a python program to", "Write a Py
 
 
 def draw(rng: random.Random) -> Item:
-    """One function in one of its spellings."""
+    """Draw one function in one of its spellings."""
     kind = rng.random()
     if kind < 0.1:
         return _named(rng)
@@ -62,7 +62,7 @@ def _named(rng: random.Random) -> Item:
 
 
 def hidden_tests(pipeline: Pipeline, inputs: list[Any]) -> list[list[str]]:
-    """Each input with what the function must give, as Python writes them."""
+    """Return each input with the expected result, as Python source."""
     return [[repr(value), repr(pipeline(value))] for value in inputs]
 
 

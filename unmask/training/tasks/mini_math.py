@@ -30,20 +30,20 @@ NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:/\d+)?")
 
 
 def draw(rng: random.Random) -> Item:
-    """One problem in one of its wordings."""
+    """Draw one problem in one of its wordings."""
     problem = one(rng, KINDS)(rng)
     return Item(NAME, problem.question, solution(rng, problem), problem.key, {"value": str(problem.value)})
 
 
 def score(item: Item, text: str) -> Scored:
-    """The last boxed expression, compared by value."""
+    """Compare the last boxed expression by value."""
     extracted = last_boxed(text)
     found = None if extracted is None else value_of(extracted)
     return Scored(found is not None and found == Fraction(item.meta["value"]), extracted)
 
 
 def last_boxed(text: str) -> str | None:
-    r"""What stands in the last \boxed{...} whose braces close."""
+    r"""Return the content of the last \boxed{...} whose braces close, or None if there is none."""
     _, opening, rest = text.rpartition("\\boxed{")
     depth = 1
     for place, letter in enumerate(rest if opening else ""):
@@ -54,7 +54,7 @@ def last_boxed(text: str) -> str | None:
 
 
 def value_of(expression: str) -> Fraction | None:
-    """The number that a simple expression stands for, None for anything else."""
+    """Evaluate a simple expression, or return None for anything else."""
     plain = expression.rpartition("=")[2].replace("$", "").replace(" ", "").replace("\\!", "")
     plain = FRACTION.sub(r"\1\2/\3", plain)
     if not NUMBER.fullmatch(plain) or re.search(r"/0+$", plain):

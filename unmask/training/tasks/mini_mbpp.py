@@ -1,4 +1,4 @@
-"""mini-mbpp: a sentence and one assert to a function; some constants only show in the assert."""
+"""mini-mbpp: write a function for a sentence and one assert; some constants appear only in the assert."""
 
 from __future__ import annotations
 
@@ -27,14 +27,16 @@ HIDDEN_SHARE = 0.06
 ASKS = ("Write a function to", "Write a Python function to", "Write a function that can")
 UNKNOWN = "a fixed number"
 CONSTANTS = range(2, 10)
-HIDING: dict[Input, tuple[stages.Family, ...]] = {  # constants that an input and its output give away
+HIDING: dict[
+    Input, tuple[stages.Family, ...]
+] = {  # constants that can be inferred from an input and its output
     "numbers": stages.NUMBER_FAMILIES[3:6],
     "integer": stages.INTEGER_FAMILIES[:3],
 }
 
 
 def draw(rng: random.Random) -> Item:
-    """One function in one of its spellings."""
+    """Draw one function in one of its spellings."""
     if rng.random() < HIDDEN_SHARE:
         return _with_hidden_constant(rng)
     pipeline, inputs = draw_pipeline(rng, 2, 3, guard_share=0.1)
@@ -42,7 +44,7 @@ def draw(rng: random.Random) -> Item:
 
 
 def _with_hidden_constant(rng: random.Random) -> Item:
-    """A constant that the sentence does not name and the assert gives away."""
+    """Draw a function with a constant that only the assert reveals."""
     takes: Input = one(rng, ("numbers", "integer"))
     while True:
         family, place = one(rng, HIDING[takes]), int(rng.random() * 2)
@@ -59,7 +61,7 @@ def _with_hidden_constant(rng: random.Random) -> Item:
 
 
 def _item(rng: random.Random, pipeline: Pipeline, inputs: list[Any], said: dict[int, str]) -> Item:
-    """The first input is shown in the assert."""
+    """Make an item whose assert shows the first input."""
     name, parameter = one(rng, FUNCTIONS), one(rng, PARAMETERS[pipeline.takes])
     spoken = [f"take {describe.INPUT_WORDS[pipeline.takes]}", *describe.phrases(rng, pipeline, said)]
     clause = describe.clause(rng, spoken, pipeline.guard)

@@ -14,12 +14,12 @@ from unmask.training.tasks.world.facts import Relation
 
 NAME = "mini-mmlu"
 SHORT_SHARE = 0.35
-LATER_SHORT_SHARE = 0.5  # two facts and two sums with no room to write them down: the hard questions
+LATER_SHORT_SHARE = 0.5  # the hard questions: two facts and two sums with no room to write them down
 MISSES = (1, 2, 3, 4, 6, 10)
 
 
 def draw(rng: random.Random) -> Item:
-    """One question in one of its wordings."""
+    """Draw one question in one of its wordings."""
     kind = rng.random()
     if kind < 0.25:
         return options.item(rng, NAME, _age_later(rng), LATER_SHORT_SHARE)
@@ -37,7 +37,7 @@ def draw(rng: random.Random) -> Item:
 
 
 def _value(rng: random.Random) -> Question:
-    """What holds of a subject."""
+    """Ask for a fact about a subject."""
     relation = one(rng, facts.RELATIONS)
     subject = one(rng, tuple(relation.facts))
     text = relation.say(one(rng, relation.asks), subject)
@@ -51,7 +51,7 @@ def _other_values(rng: random.Random, relation: Relation, subject: str) -> list[
 
 
 def _subject(rng: random.Random) -> Question:
-    """Of which subject something holds."""
+    """Ask which subject a fact is about."""
     relation = one(rng, facts.RELATIONS)
     subjects = tuple(relation.facts)
     subject = one(rng, subjects)
@@ -63,7 +63,7 @@ def _subject(rng: random.Random) -> Question:
 
 
 def _two_facts(rng: random.Random) -> Question:
-    """What holds of someone's pet or of someone's town."""
+    """Ask for a fact about someone's pet or town."""
     first, seconds = one(rng, ((facts.PET, facts.ANIMAL_RELATIONS), (facts.TOWN, facts.TOWN_RELATIONS)))
     person, second = one(rng, tuple(first.facts)), one(rng, seconds)
     middle = first.facts[person]
@@ -79,7 +79,7 @@ def _two_facts(rng: random.Random) -> Question:
 
 
 def _rule(rng: random.Random) -> Question:
-    """Which subject has a property, or has it not."""
+    """Ask which subject has a property, or lacks it."""
     rule = one(rng, facts.RULES)
     wanted = rng.random() < 0.5
     subjects = tuple(rule.relation.facts)
@@ -96,7 +96,7 @@ def _rule(rng: random.Random) -> Question:
 
 
 def _age(rng: random.Random) -> Question:
-    """Who is the oldest or the youngest of four people."""
+    """Ask who is the oldest or the youngest of four people."""
     people, word = some(rng, NAMES, 4), one(rng, ("oldest", "youngest"))
     right = (max if word == "oldest" else min)(people, key=facts.AGES.__getitem__)
     text = one(rng, (f"Who of these is the {word}?", f"Which of these people is the {word}?"))
@@ -106,7 +106,7 @@ def _age(rng: random.Random) -> Question:
 
 
 def _age_later(rng: random.Random) -> Question:
-    """How old someone is when someone else reaches an age."""
+    """Ask how old someone is when someone else reaches an age."""
     person, other = some(rng, NAMES, 2)
     now, other_now, years = facts.AGES[person], facts.AGES[other], whole(rng, 1, 30)
     then, right = other_now + years, now + years
@@ -123,7 +123,7 @@ def _age_later(rng: random.Random) -> Question:
         f"{other} is {other_now} now, so that is in {waiting} years. Then {person} is {sum_then}.",
         f"{person} is {now} and {other} is {other_now}. In {waiting} years, {person} is {sum_then}.",
     )
-    below = whole(rng, 0, 3)  # any rank equally often: else the middle would be a good guess
+    below = whole(rng, 0, 3)  # all ranks equally often; otherwise the middle would be a good guess
     wrong = [right - miss for miss in some(rng, MISSES, below)]
     wrong += [right + miss for miss in some(rng, MISSES, 3 - below)]
     return Question(f"age of {person} when {other} is {then}", text, [*map(str, (right, *wrong))], reasons)

@@ -1,4 +1,4 @@
-"""mini-winogrande: whom or what a pronoun means, decided by a rule of cause or by a fact of the world."""
+"""mini-winogrande: resolve a pronoun by a causal rule or a fact of the world."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MEETINGS = ("The {a} met the {b}.", "The {a} and the {b} came by.", "{n} saw the
 
 
 def draw(rng: random.Random) -> Item:
-    """One sentence with one pronoun."""
+    """Draw one sentence with one pronoun."""
     kind = rng.random()
     question = _thing(rng) if kind < 0.4 else _person(rng) if kind < 0.75 else _animal(rng)
     return options.item(rng, NAME, question, SHORT_SHARE)
@@ -53,7 +53,7 @@ def _because(rng: random.Random, clause: str, cause: str) -> str:
 
 
 def _animal(rng: random.Random) -> Question:
-    """Two animals and something that holds of only one of them."""
+    """Draw two animals and a fact that is true of only one of them."""
     relation = one(rng, facts.ANIMAL_RELATIONS)
     right, wrong = some(rng, facts.ANIMALS, 2)
     while relation.facts[right] == relation.facts[wrong]:

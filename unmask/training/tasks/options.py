@@ -1,4 +1,4 @@
-"""Questions with lettered options: their layout, their forms of answer, and the letter that a text means.
+"""Questions with lettered options: layout, forms of answer, and reading the letter from a text.
 
 An answer names its option in words; the letter is read from that. A letter on its own counts too.
 """
@@ -14,7 +14,7 @@ from unmask.training.tasks.item import Item, Scored
 from unmask.training.tasks.phrases import one, shuffled
 
 LETTERS = "ABCD"
-# the form is named in the prompt: left open, a sampler would always choose the shortest
+# the prompt names the form; otherwise samplers would always pick the shortest
 EXPLAIN = ("", "", "\nExplain, then choose.", "\nGive a reason and choose.")
 ONE_WORD = ("\nAnswer with the option only.", "\nGive only the option.")
 SHORT = ("\nGive a short answer.", "\nAnswer in short.")
@@ -33,12 +33,12 @@ class Question:
 
 
 def lines(options: Sequence[str]) -> str:
-    """The options under their letters, a line each."""
+    """List the options with their letters, one per line."""
     return "\n".join(f"{letter}. {option}" for letter, option in zip(LETTERS, options, strict=False))
 
 
 def item(rng: random.Random, task: str, question: Question, short_share: float) -> Item:
-    """The question in one form, with one of its answers."""
+    """Draw the question in one form, with one of its answers."""
     options, right = shuffled(rng, question.options), question.options[0]
     form = rng.random()
     if form < short_share / 2:
@@ -55,13 +55,13 @@ def item(rng: random.Random, task: str, question: Question, short_share: float) 
 
 
 def score(item: Item, text: str) -> Scored:
-    """The letter of the option that the text calls its answer, compared with the true one."""
+    """Compare the letter of the text's answer with the true one."""
     extracted = letter_of(text, item.meta["options"])
     return Scored(extracted == item.meta["letter"], extracted)
 
 
 def letter_of(text: str, options: Sequence[str]) -> str | None:
-    """The letter of the option that a text names last as its answer, or is; None if it names none."""
+    """Return the letter of the last option that a text gives as its answer, or None if it gives none."""
     named = (NAMED.findall(text) or [text])[-1].strip(" .()\n")
     letters = dict(zip(options, LETTERS, strict=False))
     return letters.get(named) or (named if named in letters.values() else None)

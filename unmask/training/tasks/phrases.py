@@ -10,12 +10,12 @@ Value = TypeVar("Value")
 
 
 def one(rng: random.Random, options: Sequence[Value]) -> Value:
-    """One of the options; twice as fast as `rng.choice`."""
+    """Pick one option; twice as fast as `rng.choice`."""
     return options[int(rng.random() * len(options))]
 
 
 def some(rng: random.Random, options: Sequence[Value], count: int) -> list[Value]:
-    """`count` different options in random order; meant for few out of many."""
+    """Pick `count` different options in random order; meant for few out of many."""
     places: list[int] = []
     while len(places) < count:
         place = int(rng.random() * len(options))
@@ -25,27 +25,27 @@ def some(rng: random.Random, options: Sequence[Value], count: int) -> list[Value
 
 
 def whole(rng: random.Random, low: int, high: int) -> int:
-    """A whole number from low to high, both included."""
+    """Draw an integer from low to high, both included."""
     return low + int(rng.random() * (high - low + 1))
 
 
 def chance(rng: random.Random, share: float) -> bool:
-    """True with this probability."""
+    """Return True with this probability."""
     return rng.random() < share
 
 
 def shuffled(rng: random.Random, values: Sequence[Value]) -> list[Value]:
-    """The values in random order."""
+    """Return the values in random order."""
     return sorted(values, key=lambda _: rng.random())
 
 
 def capital(text: str) -> str:
-    """The text with its first letter in upper case."""
+    """Capitalise the first letter of a text."""
     return text[:1].upper() + text[1:]
 
 
 def a(noun: str) -> str:
-    """The noun with its indefinite article."""
+    """Put the indefinite article before a noun."""
     return f"an {noun}" if noun[0] in "aeiou" else f"a {noun}"
 
 

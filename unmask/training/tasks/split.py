@@ -1,4 +1,4 @@
-"""Which problems are for training and which for testing, decided by a hash of the problem."""
+"""Split problems into training and test by a hash of the problem."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ import random
 
 from unmask.training.tasks.item import Item, Task
 
-TEST_SHARE = 20  # one problem in so many is a test problem
+TEST_SHARE = 20  # one problem in this many is a test problem
 SALT = b"unmask tasks 1"
 
 
 def is_test(key: str) -> bool:
-    """Whether a problem belongs to the test draws."""
+    """Whether a problem belongs to the test split."""
     digest = hashlib.blake2b(key.encode(), digest_size=4, key=SALT).digest()
     return int.from_bytes(digest, "big") % TEST_SHARE == 0
 
 
 def draw_train(task: Task, rng: random.Random) -> Item:
-    """An item whose problem no test draw can give."""
+    """Draw an item whose problem is in the training split."""
     item = task.draw(rng)
     while not task.training_only and is_test(item.key):
         item = task.draw(rng)
@@ -26,7 +26,7 @@ def draw_train(task: Task, rng: random.Random) -> Item:
 
 
 def draw_test(task: Task, rng: random.Random) -> Item:
-    """An item whose problem no training draw can give."""
+    """Draw an item whose problem is in the test split."""
     item = task.draw(rng)
     while not is_test(item.key):
         item = task.draw(rng)

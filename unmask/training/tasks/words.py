@@ -1,4 +1,4 @@
-"""Words that several tasks share; few and short, so that each is one piece of the vocabulary."""
+"""Words that several tasks share; few and short, so that each is one token."""
 
 # no name starts with A, B, C or D: those letters with a space in front stay free for options
 NAMES = (

@@ -25,7 +25,7 @@ def _ask(rng: random.Random, equation: str, letter: str) -> str:
 
 
 def _move(rng: random.Random, left: str, right: int, amount: int) -> str:
-    """One of the ways to say that `amount` is taken from the left side to the right one."""
+    """Say in one of several ways that `amount` moves from the left side to the right."""
     verb, word, sign = ("Subtract", "from", "-") if amount > 0 else ("Add", "to", "+")
     size = abs(amount)
     work = f"{left} = {right} {sign} {size} = {right - amount}"

@@ -58,7 +58,7 @@ def times(rng: random.Random) -> Problem:
 
 
 def _reduced(start: str, top: int, bottom: int) -> str:
-    """The step that names a fraction and reduces it where it can."""
+    """Write the step that names a fraction and reduces it if possible."""
     verb = "is" if start[0] == "T" else "="
     divisor = math.gcd(top, bottom)
     if divisor == 1:

@@ -1,4 +1,4 @@
-"""A mathematics problem with its worked solution, and how the solution is laid out."""
+"""A mathematics problem with its worked solution and its layout."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from unmask.training.tasks.phrases import one
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A question, the steps of one solution, and its value; `name` is what the value is called."""
+    """A question, the steps of one solution, and its value under the name `name`."""
 
     key: str
     question: str
@@ -21,7 +21,7 @@ class Problem:
 
 
 def boxed(value: Fraction) -> str:
-    """The value as LaTeX in a box."""
+    """Return the value as boxed LaTeX."""
     if value.denominator == 1:
         return f"\\boxed{{{value.numerator}}}"
     sign = "-" if value < 0 else ""
@@ -29,7 +29,7 @@ def boxed(value: Fraction) -> str:
 
 
 def solution(rng: random.Random, problem: Problem) -> str:
-    """The steps in one layout, then the boxed value."""
+    """Write the steps in one layout, then the boxed value."""
     box = boxed(problem.value)
     if problem.name:
         last = one(rng, (f"So {problem.name} = {box}.", f"The solution is {problem.name} = {box}."))
@@ -40,7 +40,7 @@ def solution(rng: random.Random, problem: Problem) -> str:
 
 
 def multiply(left: int, right: int) -> str:
-    """A product as a chain of equal terms, taken apart where both factors have several digits."""
+    """Write a product as a chain of equal terms, split up if both factors have several digits."""
     product, tens, units = left * right, right // 10 * 10, right % 10
     if left < 10 or tens == 0 or units == 0 or (left % 10 == 0 and right < 100):
         return f"{left} * {right} = {product}"

@@ -54,7 +54,7 @@ def expression(rng: random.Random) -> Problem:
 
 
 def remainder(rng: random.Random) -> Problem:
-    """What is left of a division."""
+    """The remainder of a division."""
     divisor, times, rest = whole(rng, 3, 12), whole(rng, 2, 12), whole(rng, 1, 11)
     rest %= divisor
     number = divisor * times + rest

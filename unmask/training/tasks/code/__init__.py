@@ -1,1 +1,1 @@
-"""Small programs: what they do, how they are described, how they are written, and how they are run."""
+"""Small programs: their stages, descriptions, code and tests."""

@@ -1,4 +1,4 @@
-"""A pipeline written as Python, in one of several shapes."""
+"""Write a pipeline as Python, in one of several shapes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TOTALS = ("total", "count", "result", "answer")
 
 @dataclass(slots=True)
 class Writer:
-    """What one program calls its things, and its lines so far."""
+    """The variable names of one program, and its lines so far."""
 
     rng: random.Random
     pipeline: Pipeline
@@ -32,7 +32,7 @@ class Writer:
     lines: list[str]
 
     def expression(self, stages: list[Stage], value: str, bracket: bool) -> str:
-        """The value after one stage, or after a `keep` and an `each` that are written as one."""
+        """Return the expression after one stage, or after a `keep` and `each` written as one."""
         stage, x = stages[0], self.element
         code = one(self.rng, stage.code)
         if stage.kind in ("whole", "end"):
@@ -46,7 +46,7 @@ class Writer:
 
 
 def body(rng: random.Random, pipeline: Pipeline, parameter: str) -> str:
-    """The body of a function of one parameter, indented by four spaces."""
+    """Write the body of a function of one parameter, indented by four spaces."""
     element = one(rng, [name for name in ELEMENTS[pipeline.takes] if name != parameter])
     fresh = [name for name in shuffled(rng, FRESH) if name != parameter]
     writer = Writer(rng, pipeline, parameter, element, fresh, [])
@@ -67,12 +67,12 @@ def _shapes(pipeline: Pipeline) -> list[Callable[[Writer], None]]:
 
 
 def _start(writer: Writer) -> str:
-    """The expression for the value before the first stage."""
+    """Return the expression for the value before the first stage."""
     return f"{writer.parameter}.split()" if writer.pipeline.takes == "words" else writer.parameter
 
 
 def _groups(writer: Writer, stages: tuple[Stage, ...]) -> list[list[Stage]]:
-    """Stages one by one, or a `keep` with the `each` behind it."""
+    """Yield stages one by one, or a `keep` with the `each` after it."""
     merge = writer.rng.random() < 0.5
     groups: list[list[Stage]] = []
     for stage in stages:
@@ -127,7 +127,7 @@ def _nested(writer: Writer) -> None:
 
 
 def _calls(stage: Stage) -> bool:
-    """Whether the code puts the value between brackets of its own, in every spelling."""
+    """Whether every spelling of the code puts the value in brackets."""
     return stage.kind in ("keep", "each") or all("({v}" in code for code in stage.code)
 
 

@@ -1,4 +1,4 @@
-"""Scores programs by their hidden tests, in the sandbox."""
+"""Score programs by their hidden tests, in the sandbox."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FIRST_FUNCTION = "candidate = [value for value in globals().values() if type(val
 
 
 def program_of(item: Item, text: str) -> str:
-    """The whole program that a generated text stands for: fences off, a bare body put under its signature."""
+    """Return the program in a generated text: without fences, a bare body under its signature."""
     lines = [line for line in text.split("\n") if not line.startswith("```")]
     starts = [place for place, line in enumerate(lines) if line.startswith(("def ", "import ", "from "))]
     if starts:
@@ -33,7 +33,7 @@ def score_many(items: Sequence[Item], texts: Sequence[str]) -> list[Scored]:
 
 
 def checks_of(item: Item) -> tuple[str, ...]:
-    """An item's tests as statements; without an entry they call the program's first function."""
+    """Return an item's tests as statements; without an entry point they call the first function."""
     entry = item.meta["entry"]
     find = () if entry else (FIRST_FUNCTION,)
     return (

@@ -1,4 +1,4 @@
-"""A pipeline in words."""
+"""Describe a pipeline in words."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SPLIT = ("split the text into words", "split it into words")
 
 
 def phrases(rng: random.Random, pipeline: Pipeline, said: dict[int, str] | None = None) -> list[str]:
-    """One command per stage; `said` replaces the words of some of them."""
+    """Return one command per stage; `said` replaces the words of some stages."""
     spoken = [SPLIT[int(rng.random() * 2)]] if pipeline.takes == "words" else []
     for place, stage in enumerate(pipeline.stages):
         spoken.append((said or {}).get(place) or one(rng, stage.says))
@@ -28,7 +28,7 @@ def phrases(rng: random.Random, pipeline: Pipeline, said: dict[int, str] | None 
 
 
 def commands(rng: random.Random, spoken: list[str], guard: Guard | None) -> str:
-    """Full sentences, the guard before or after."""
+    """Write full sentences, with the guard before or after."""
     form = int(rng.random() * 3)
     if form == 0:
         text = capital(". ".join(capital(phrase) for phrase in spoken)) + "."
@@ -44,7 +44,7 @@ def commands(rng: random.Random, spoken: list[str], guard: Guard | None) -> str:
 
 
 def clause(rng: random.Random, spoken: list[str], guard: Guard | None) -> str:
-    """The commands as one, without the full stop."""
+    """Join the commands into one, without the full stop."""
     text = f"{one(rng, (', ', ', then ')).join(spoken[:-1])} and {spoken[-1]}"
     if guard is None:
         return text

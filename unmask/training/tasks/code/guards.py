@@ -1,4 +1,4 @@
-"""Early returns: what a small program does with inputs that it does not want."""
+"""Early returns of small programs for special inputs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Guard:
 
 
 def draw_guard(rng: random.Random, takes: Input, result: Result) -> Guard:
-    """A guard for a program with this input and this kind of result."""
+    """Draw a guard for a program with this input and kind of result."""
     value = _value(rng, takes, result)
     if takes == "integer":
         return _integer_guard(rng, value)

@@ -1,4 +1,4 @@
-"""Well-known programs that a sentence asks for by name. {p} and {q} are parameters, {r} and {i} variables."""
+"""Well-known programs, asked for by name. {p} and {q} are parameters, {r} and {i} variables."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LOOP_FIBONACCI = "a, b = 0, 1\nfor {i} in range({p}):\n    a, b = b, a + b\nretu
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """What is asked, how functions that do it are called and written, and what they must give."""
+    """A request, names and bodies of functions that fulfil it, and their expected results."""
 
     asks: tuple[str, ...]
     names: tuple[str, ...]
@@ -162,7 +162,7 @@ PROGRAMS: tuple[Program, ...] = (
 
 
 def draw_program(rng: random.Random) -> tuple[Program, str, str]:
-    """A program, what asks for it, and one way to write it."""
+    """Draw a program, a request for it, and one way to write it."""
     program = one(rng, PROGRAMS)
     name, parameter = one(rng, program.names), one(rng, program.parameters)
     variable, index = some(rng, ("result", "total", "out", "answer"), 1)[0], one(rng, ("i", "x", "k", "c"))

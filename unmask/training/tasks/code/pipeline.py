@@ -25,7 +25,7 @@ def _spelled(families: Sequence[Family], constants: Sequence[Any]) -> tuple[Stag
 
 @dataclass(frozen=True, slots=True)
 class Shelf:
-    """All the stages for one kind of input: families have a constant, the rest have none."""
+    """All stages for one kind of input; families take a constant, plain stages do not."""
 
     plain: tuple[Stage, ...]
     families: tuple[tuple[Stage, ...], ...]  # one tuple of constants per family
@@ -73,7 +73,7 @@ SHELVES: dict[Input, Shelf] = {
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """Stages in order, the end last if there is one."""
+    """Stages in order, with the end stage last if there is one."""
 
     takes: Input
     stages: tuple[Stage, ...]
@@ -81,7 +81,7 @@ class Pipeline:
 
     @property
     def key(self) -> str:
-        """The program, whatever its words and its spelling."""
+        """Identify the program independently of its wording and spelling."""
         guard = "" if self.guard is None else f"{self.guard.code[0]} {self.guard.value!r}; "
         return f"{self.takes}: {guard}{' | '.join(stage.key for stage in self.stages)}"
 
@@ -96,7 +96,7 @@ class Pipeline:
 
 
 def draw_stage(rng: random.Random, shelf: Shelf) -> Stage:
-    """A stage without or with a constant, each family as likely as each plain stage."""
+    """Draw a stage; each family is as likely as each plain stage."""
     place = int(rng.random() * (len(shelf.plain) + len(shelf.families)))
     if place < len(shelf.plain):
         return shelf.plain[place]
@@ -106,7 +106,7 @@ def draw_stage(rng: random.Random, shelf: Shelf) -> Stage:
 def draw_pipeline(
     rng: random.Random, fewest: int, most: int, guard_share: float
 ) -> tuple[Pipeline, list[Any]]:
-    """So many stages, the end counted, and inputs that show what each of them does."""
+    """Draw `fewest` to `most` stages, including the end, and inputs that show the effect of each."""
     takes = one(rng, INPUTS)
     while True:
         pipeline = _draw(rng, takes, whole(rng, fewest, most), guard_share)
@@ -136,7 +136,7 @@ def _draw(rng: random.Random, takes: Input, count: int, guard_share: float) -> P
 
 
 def tells(pipeline: Pipeline, inputs: list[Any]) -> bool:
-    """Whether leaving out the guard or any stage would show on these inputs, and the results differ."""
+    """Whether dropping the guard or any stage changes a result, and the results differ."""
     results = [pipeline(value) for value in inputs]
     if all(result == results[0] for result in results[:NUM_INPUTS]):
         return False
@@ -149,12 +149,12 @@ def tells(pipeline: Pipeline, inputs: list[Any]) -> bool:
 
 
 def _differ(stage: Stage, other: Stage) -> bool:
-    """Whether two stages are more than one stage with another constant."""
+    """Whether two stages are more than one stage with a different constant."""
     return stage.key.translate(NO_DIGITS) != other.key.translate(NO_DIGITS)
 
 
 def sample_inputs(rng: random.Random, takes: Input, count: int) -> list[Any]:
-    """Different inputs of one kind."""
+    """Draw different inputs of one kind."""
     if takes == "integer":
         return some(rng, range(-9, 25), count)
     if takes == "numbers":

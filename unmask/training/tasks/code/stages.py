@@ -1,4 +1,4 @@
-"""The stages that small programs are composed of, with their words, their code and their meaning.
+"""The stages of small programs: their words, code and meaning.
 
 In code, {v} stands for the whole value and {x} for one element of it.
 """
@@ -21,13 +21,13 @@ class Stage:
     says: tuple[str, ...]
     code: tuple[str, ...]
     apply: Callable[[Any], Any]
-    result: Result = ""  # what an end gives; "" keeps the type
-    adds: str = ""  # what a loop adds to its total instead of this end: {x} or 1
+    result: Result = ""  # result type of an end stage; "" keeps the type
+    adds: str = ""  # a loop adds this to its total instead: {x} or 1
     loose: bool = False  # the code needs brackets before another operator or a method
 
     @property
     def key(self) -> str:
-        """What the stage does, whatever its words."""
+        """Identify the stage independently of its wording."""
         return self.code[0]
 
 

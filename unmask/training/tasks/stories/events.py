@@ -1,4 +1,4 @@
-"""Someone's things become more and fewer: a chain of events, each one or two steps."""
+"""Events that change how many things someone has, each of one or two steps."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Event = Callable[[random.Random, Story, str, str, int, "int | None"], int]
 
 
 def gain(rng: random.Random, story: Story, name: str, things: str, have: int, need: int | None) -> int:
-    """Some more things, a number given outright."""
+    """Add a number of things."""
     more = whole(rng, 2, 20)
     story.key.append(f"+{more}")
     how = one(rng, ("buys", "finds", "gets", "makes"))
@@ -29,7 +29,7 @@ def gain(rng: random.Random, story: Story, name: str, things: str, have: int, ne
 
 
 def loss(rng: random.Random, story: Story, name: str, things: str, have: int, need: int | None) -> int:
-    """Some things fewer."""
+    """Take some things away."""
     fewer = whole(rng, 2, 20)
     story.key.append(f"-{fewer}")
     how = one(rng, ("loses", "sells", "uses", "gives away"))
@@ -43,7 +43,7 @@ def loss(rng: random.Random, story: Story, name: str, things: str, have: int, ne
 
 
 def boxes(rng: random.Random, story: Story, name: str, things: str, have: int, need: int | None) -> int:
-    """Several boxes of things: a product, which may be worked out at any time, and a sum."""
+    """Add several boxes of things: a product, worked out at any time, and a sum."""
     count, each, holders = whole(rng, 2, 6), whole(rng, 2, 9), one(rng, HOLDERS)
     story.key.append(f"+{count}*{each}")
     facts = (
@@ -65,7 +65,7 @@ def boxes(rng: random.Random, story: Story, name: str, things: str, have: int, n
 
 
 def twice(rng: random.Random, story: Story, name: str, things: str, have: int, need: int | None) -> int:
-    """Twice or three times as many."""
+    """Double or triple the things."""
     factor, verb = one(rng, ((2, "doubles"), (3, "triples")))
     story.key.append(f"*{factor}")
     story.facts.append(f"Then {name} {verb} the number of {things}.")
@@ -74,7 +74,7 @@ def twice(rng: random.Random, story: Story, name: str, things: str, have: int, n
 
 
 def halve(rng: random.Random, story: Story, name: str, things: str, have: int, need: int | None) -> int:
-    """Half or a third is kept."""
+    """Keep half or a third."""
     parts, share, start = one(rng, ((2, "half", "Half"), (3, "a third", "One third")))
     story.key.append(f"/{parts}")
     story.facts.append(f"{name} keeps {share} of the {things}.")
@@ -86,7 +86,7 @@ EVENTS: tuple[Event, ...] = (gain, gain, loss, loss, boxes, twice, halve)
 
 
 def begin(rng: random.Random, story: Story, name: str, things: str) -> int:
-    """How many things someone has at first."""
+    """Say how many things someone has at first."""
     have = whole(rng, 2, 20)
     story.key.append(str(have))
     facts = (f"{name} has {have} {things}.", f"{name} starts with {have} {things}.")
@@ -95,7 +95,7 @@ def begin(rng: random.Random, story: Story, name: str, things: str) -> int:
 
 
 def happen(rng: random.Random, story: Story, name: str, things: str, count: int) -> tuple[int, int | None]:
-    """What someone has after so many events, and the step that says so."""
+    """Return what someone has after some events, and the step that states it."""
     have, place = begin(rng, story, name, things), None
     for _ in range(count):
         have = one(rng, EVENTS)(rng, story, name, things, have, place)

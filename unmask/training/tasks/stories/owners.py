@@ -51,7 +51,7 @@ def two_owners(rng: random.Random, story: Story) -> None:
 
 
 def relatives(rng: random.Random, story: Story) -> None:
-    """Each person's number is told by another's, in any order; the question asks for one or for all."""
+    """Each person's number is relative to another's, in any order; the question asks for one or all."""
     names, things = some(rng, NAMES, whole(rng, 3, 4)), one(rng, COUNTED)
     have, place = whole(rng, 2, 12), None
     story.facts.append(f"{names[0]} has {have} {things}.")

@@ -1,4 +1,4 @@
-"""Stories about so many of something at so much each: shops, days of work, groups."""
+"""Stories about a number of things at a rate each: shops, days of work, groups."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from unmask.training.tasks.words import COUNTED, HOLDERS, NAMES
 
 
 def shop(rng: random.Random, story: Story) -> None:
-    """Two or three purchases, then the price of all or the change."""
+    """Two or three purchases, then the total price or the change."""
     name, goods = one(rng, NAMES), some(rng, COUNTED, whole(rng, 2, 3))
     bought = []
     for things in goods:
@@ -40,7 +40,7 @@ def shop(rng: random.Random, story: Story) -> None:
 
 
 def work(rng: random.Random, story: Story) -> None:
-    """So many things a day over some days, twice, then a total or what is missing to a goal."""
+    """A daily rate over some days, twice, then the total or the rest to a goal."""
     name, things = one(rng, NAMES), one(rng, COUNTED)
     for where in some(rng, ("May", "June", "July"), 2):
         days, rate = whole(rng, 2, 9), whole(rng, 2, 9)
@@ -96,7 +96,7 @@ def groups(rng: random.Random, story: Story) -> None:
 
 
 def _sum_up(story: Story, *said: str) -> int:
-    """Adds up all steps so far, one after the other."""
+    """Add up all steps so far, one after the other."""
     parts = list(story.steps)
     total, place = parts[0].value, 0
     for index, part in enumerate(parts[1:], 1):

@@ -1,4 +1,4 @@
-"""A word problem as sentences and dependent steps of arithmetic, and its worked answers."""
+"""Word problems as sentences and dependent arithmetic steps, with worked answers."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ MOST_SENTENCES = 4  # with more steps, sentences would not fit on the canvas
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One calculation: its result, what it is called, and sentences about it with {e} for the calculation."""
+    """One calculation: its result, its name, and sentences about it with {e} for the expression."""
 
     calculation: str
     value: int
     label: str
     sentences: tuple[str, ...]
-    needs: tuple[int, ...]  # places of the steps whose results it uses
+    needs: tuple[int, ...]  # indices of the steps whose results it uses
 
 
 @dataclass(slots=True)
@@ -35,7 +35,7 @@ class Story:
     def step(
         self, calculation: tuple[int, str, int], label: str, sentences: tuple[str, ...], *needs: int | None
     ) -> int:
-        """Adds a step and gives its result; a result out of range makes the story impossible."""
+        """Add a step and return its result; a result out of range makes the story impossible."""
         left, sign, right = calculation
         if sign == "/":
             value, rest = divmod(left, right) if right else (0, 1)
@@ -49,12 +49,12 @@ class Story:
 
     @property
     def last(self) -> int:
-        """The place of the newest step."""
+        """The index of the newest step."""
         return len(self.steps) - 1
 
 
 def ordered(rng: random.Random, steps: list[Step]) -> list[Step]:
-    """The steps in a random order that respects what each needs."""
+    """Return the steps in a random order that respects their dependencies."""
     left, done = list(range(len(steps))), []
     while left:
         ready = [place for place in left if all(need in done for need in steps[place].needs)]
@@ -65,7 +65,7 @@ def ordered(rng: random.Random, steps: list[Step]) -> list[Step]:
 
 
 def worked(rng: random.Random, story: Story, calculation_only: bool) -> str:
-    """One valid answer: an order of the steps, a layout and a wording."""
+    """Draw one valid answer: an order of the steps, a layout and a wording."""
     steps = ordered(rng, story.steps)
     if calculation_only:
         body = "\n".join(step.calculation for step in steps)

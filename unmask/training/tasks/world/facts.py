@@ -83,10 +83,10 @@ ROOMS = ("kitchen", "cellar", "attic", "hall", "barn", "garden", "tower", "study
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """What holds between subjects and values: questions both ways and statements, with {s} and {v}."""
+    """A relation of subjects and values, with questions both ways and statements over {s} and {v}."""
 
     name: str
-    subject: str  # how a subject stands in a sentence: "the {}" or "{}"
+    subject: str  # form of a subject in a sentence: "the {}" or "{}"
     facts: dict[str, str]
     values: tuple[str, ...]
     asks: tuple[str, ...]
@@ -94,12 +94,12 @@ class Relation:
     says: tuple[str, ...]
 
     def say(self, form: str, subject: str) -> str:
-        """The sentence with subject and value put in."""
+        """Fill subject and value into a sentence."""
         return form.replace("{s}", self.subject.replace("{}", subject)).replace("{v}", self.facts[subject])
 
 
 def _spread(name: str, subjects: tuple[str, ...], values: tuple[str, ...]) -> dict[str, str]:
-    """A fixed arbitrary value for every subject, each value equally often."""
+    """Assign a fixed arbitrary value to each subject, all values equally often."""
     order = sorted(subjects, key=lambda subject: hashlib.sha256(f"{name} {subject}".encode()).digest())
     given = {subject: values[place % len(values)] for place, subject in enumerate(order)}
     return {subject: given[subject] for subject in subjects}
@@ -225,7 +225,7 @@ ANIMAL_RELATIONS, TOWN_RELATIONS = (HOME, FOOD, COLOUR, WAKING), (LAND, FLAG, TR
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Subjects whose value in a relation is one of some have a property, the others have not."""
+    """A property of the subjects whose value in a relation is one of some values."""
 
     relation: Relation
     values: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""Sentences about two things or two people whose pronoun is decided by a rule of cause."""
+"""Sentences about two things or people whose pronoun a causal rule resolves."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """A clause with {a} and {b}; the properties of each that bring it about."""
+    """A clause with {a} and {b}, and the properties of each that cause it."""
 
     clause: str
     first: tuple[str, ...]  # said of {a}

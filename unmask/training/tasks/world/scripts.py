@@ -1,4 +1,4 @@
-"""Daily scripts: what one does, step after step. Verbs within a script are all different."""
+"""Everyday scripts, step by step. The verbs within a script are all different."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Script:
 
 
 def _scripts(goal: str, things: str, steps: str) -> list[Script]:
-    """One script for every thing, put in for {t}."""
+    """Make one script per thing, filled in for {t}."""
     made = []
     for thing in things.split():
         parts = tuple(step.replace("{t}", thing) for step in steps.split("; "))

@@ -1,4 +1,4 @@
-"""From a model to a checkpoint folder in the published layout and names, one shard in memory at a time."""
+"""Save a model in the published layout and names, holding one shard in memory at a time."""
 
 from __future__ import annotations
 
@@ -11,23 +11,26 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from unmask.models.files import copy_tokenizer, read_object
-from unmask.models.load import build, pick_device
+from unmask.models.checkpoint.files import copy_tokenizer, read_object
+from unmask.models.checkpoint.load import build, pick_device
+from unmask.models.checkpoint.weights import INDEX, SINGLE
 from unmask.models.trunk import Trunk
-from unmask.models.weights import INDEX, SINGLE
 
 SHARD_BYTES = 5_000_000_000
 
 
 def save(model: Trunk, folder: str | Path, *, shard_bytes: int = SHARD_BYTES) -> None:
-    """Write what `load` and the family's published code read: config.json, safetensors, and from the model's
-    own folder its tokenizer and generation_config.json."""
+    """Write a checkpoint that `load` and the family's published code can read.
+
+    It holds config.json and safetensors, and copies the tokenizer and generation_config.json from the folder
+    that the model was loaded from.
+    """
     state = model.state_dict()
     if any(tensor.dtype == torch.int8 for tensor in state.values()):
         raise ValueError("an int8 model cannot be saved; load it with a float dtype, then save that")
-    _write(model, folder, shards=_plan(state, shard_bytes), tensor_of=lambda name: state[name])
+    _write(model, folder, shards=_plan_shards(state, shard_bytes), tensor_of=lambda name: state[name])
     if model.folder is not None:
-        _keep_small_files(model, model.folder, Path(folder))
+        _copy_small_files(model, model.folder, Path(folder))
 
 
 def random_checkpoint(
@@ -39,12 +42,12 @@ def random_checkpoint(
     dtype: torch.dtype = torch.bfloat16,
     device: str = "cpu",
 ) -> None:
-    """Write a checkpoint of random weights, drawn on `device`; they do not depend on `shard_bytes`."""
-    place = pick_device(device)
+    """Write a checkpoint with random weights drawn on `device`; `shard_bytes` does not change them."""
+    draw_on = pick_device(device)
     with torch.device("meta"):
         model = build(config).to(dtype)
-    draw = partial(_draw, model, place=place, seed=seed)
-    _write(model, folder, shards=_plan(model.state_dict(), shard_bytes), tensor_of=draw)
+    draw = partial(_random_tensor, model, device=draw_on, seed=seed)
+    _write(model, folder, shards=_plan_shards(model.state_dict(), shard_bytes), tensor_of=draw)
 
 
 def random_model(
@@ -54,36 +57,36 @@ def random_model(
     dtype: torch.dtype = torch.bfloat16,
     device: str | torch.device = "cpu",
 ) -> Trunk:
-    """The model that `random_checkpoint` writes, made where it runs."""
-    place = pick_device(device)
+    """Build the model that `random_checkpoint` writes, directly on `device`."""
+    device = pick_device(device)
     with torch.device("meta"):
         model = build(config).to(dtype)
-    state = {name: _draw(model, name, place=place, seed=seed) for name in model.state_dict()}
+    state = {name: _random_tensor(model, name, device=device, seed=seed) for name in model.state_dict()}
     model.load_state_dict(state, assign=True)
     return model.requires_grad_(False).eval()
 
 
-def _draw(model: Trunk, name: str, *, place: torch.device, seed: int) -> Tensor:
-    """A random tensor for the one of this name in a model on `meta`."""
-    generator = torch.Generator(place).manual_seed(seed + zlib.crc32(name.encode()))
-    tensor = torch.empty_like(model.state_dict()[name], device=place)
-    return _fill(name, tensor, layers=model.shape.layers, generator=generator)
+def _random_tensor(model: Trunk, name: str, *, device: torch.device, seed: int) -> Tensor:
+    """Draw random values for one tensor of a model on `meta`."""
+    generator = torch.Generator(device).manual_seed(seed + zlib.crc32(name.encode()))
+    tensor = torch.empty_like(model.state_dict()[name], device=device)
+    return _fill_randomly(name, tensor, layers=model.shape.layers, generator=generator)
 
 
-def _fill(name: str, tensor: Tensor, *, layers: int, generator: torch.Generator) -> Tensor:
-    """Random values that make a model neither flat nor chaotic: its predictions differ and are decided."""
+def _fill_randomly(name: str, tensor: Tensor, *, layers: int, generator: torch.Generator) -> Tensor:
+    """Fill a tensor with values scaled so that predictions differ between columns and are confident."""
     if name.endswith("norm.weight"):
         return tensor.fill_(1.0)
     if name == "embed.weight":
         return tensor.normal_(generator=generator)
     tensor.normal_(0.0, tensor.shape[-1] ** -0.5, generator=generator)
     if name.endswith(("query.weight", "key.weight")):
-        tensor *= 2.0  # sharper attention, or every masked column would see the same mixture
+        tensor *= 2.0  # sharper attention; otherwise all masked columns attend alike
     elif name.endswith(("output.weight", "down.weight")):
-        tensor *= (2 * layers) ** -0.5  # all layers together add about as much as the embedding brings
+        tensor *= (2 * layers) ** -0.5  # all layers together add about as much as the embedding
     elif name == "head.weight":
         strength = torch.empty_like(tensor[:, :1], dtype=torch.float32).normal_(generator=generator)
-        tensor *= (strength.abs() / 2).exp()  # a few strong tokens, so that confidences spread
+        tensor *= (strength.abs() / 2).exp()  # a few strong tokens spread the confidences
     return tensor
 
 
@@ -96,26 +99,26 @@ def _write(
     if next(folder.glob("*.safetensors*"), None) is not None:
         raise ValueError(f"{folder} already holds weights; choose an empty folder")
     folder.mkdir(parents=True, exist_ok=True)
-    total, placed = 0, {}
+    total, weight_map = 0, {}
     for number, names in enumerate(shards, 1):
         file = f"model-{number:05}-of-{len(shards):05}.safetensors" if len(shards) > 1 else SINGLE
-        tensors = {model.publish(name): _alone(tensor_of(name).cpu().contiguous()) for name in names}
+        tensors = {model.publish(name): _own_storage(tensor_of(name).cpu().contiguous()) for name in names}
         save_file(tensors, folder / file, metadata={"format": "pt"})
         total += sum(tensor.nbytes for tensor in tensors.values())
-        placed.update(dict.fromkeys(tensors, file))
-        del tensors  # or the next shard would be gathered while this one is still held
+        weight_map.update(dict.fromkeys(tensors, file))
+        del tensors  # free this shard before gathering the next
     if len(shards) > 1:
-        _write_json(folder / INDEX, {"metadata": {"total_size": total}, "weight_map": placed})
+        _write_json(folder / INDEX, {"metadata": {"total_size": total}, "weight_map": weight_map})
     _write_json(folder / "config.json", _published_config(model))
 
 
-def _alone(tensor: Tensor) -> Tensor:
-    """The tensor with no other in its memory; `compile` joins some, and the format allows none."""
+def _own_storage(tensor: Tensor) -> Tensor:
+    """Copy a tensor that shares storage: `compile` joins some, and safetensors rejects shared memory."""
     return tensor.clone() if tensor.untyped_storage().nbytes() > tensor.nbytes else tensor
 
 
-def _plan(state: Mapping[str, Tensor], shard_bytes: int) -> list[list[str]]:
-    """Tensor names in order, cut into shards of at most `shard_bytes` or one tensor."""
+def _plan_shards(state: Mapping[str, Tensor], shard_bytes: int) -> list[list[str]]:
+    """Group tensor names, in order, into shards of at most `shard_bytes`, with at least one tensor each."""
     shards: list[list[str]] = [[]]
     used = 0
     for name, tensor in state.items():
@@ -127,8 +130,8 @@ def _plan(state: Mapping[str, Tensor], shard_bytes: int) -> list[list[str]]:
     return shards
 
 
-def _keep_small_files(model: Trunk, source: Path, folder: Path) -> None:
-    """Give a saved model the tokenizer and the generation_config.json of the folder that it came from."""
+def _copy_small_files(model: Trunk, source: Path, folder: Path) -> None:
+    """Copy the tokenizer and generation_config.json from the folder that the model was loaded from."""
     if source.resolve() != folder.resolve():
         copy_tokenizer(source, folder)
     settings = read_object(source / "generation_config.json")
@@ -144,7 +147,7 @@ def _end_ids(model: Trunk) -> int | list[int]:
 
 
 def _published_config(model: Trunk) -> dict[str, object]:
-    """The model's config.json with the ids and the dtype that it has now."""
+    """Return the model's config.json with its current ids and dtype."""
     info = model.info
     return {
         **model.config,

@@ -1,4 +1,4 @@
-"""Reading config.json: fields by name, special ids, and refusal of what no class here can run."""
+"""Read config.json: fields by name, special ids, and a check that the model class supports it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from math import inf
 from pathlib import Path
 
-from unmask.models.files import read_object
+from unmask.models.checkpoint.files import read_object
 from unmask.types import ModelInfo, ScheduleName
 
 Config = Mapping[str, object]
@@ -20,14 +20,14 @@ def read_config(folder: Path) -> dict[str, object]:
         raise ValueError(f"{folder} has no config.json; is it a checkpoint folder?")
     for name, value in read_object(folder / "generation_config.json").items():
         if name == "eos_token_id":
-            config[name] = list(dict.fromkeys((*ids(config, name), *ids({name: value}, name))))
+            config[name] = list(dict.fromkeys((*token_ids(config, name), *token_ids({name: value}, name))))
         elif name in ("mask_token_id", "pad_token_id") and config.get(name) is None:
             config[name] = value
     return config
 
 
 def new_tokens(folder: Path) -> int | None:
-    """How many tokens the model is meant to write, where generation_config.json says so."""
+    """Return max_new_tokens of generation_config.json, or None if it names none."""
     length = read_object(folder / "generation_config.json").get("max_new_tokens")
     if length is not None and (isinstance(length, bool) or not isinstance(length, int) or length < 1):
         raise ValueError(
@@ -37,7 +37,7 @@ def new_tokens(folder: Path) -> int | None:
 
 
 def integer(config: Config, name: str, *, default: int | None = None) -> int:
-    """A whole number of the config; `default` where it is absent or null."""
+    """Return an integer field, or `default` if it is absent or null."""
     value = config.get(name)
     if value is None:
         value = default
@@ -47,7 +47,7 @@ def integer(config: Config, name: str, *, default: int | None = None) -> int:
 
 
 def size(config: Config, name: str, *, default: int | None = None) -> int:
-    """A whole number of the config that is at least 1."""
+    """Return an integer field that must be at least 1."""
     value = integer(config, name, default=default)
     if value < 1:
         raise ValueError(f"config.json: {name} must be a whole number >= 1, got {value}")
@@ -55,7 +55,7 @@ def size(config: Config, name: str, *, default: int | None = None) -> int:
 
 
 def positive(config: Config, name: str, *, default: float | None = None) -> float:
-    """A number of the config that is more than 0."""
+    """Return a number field that must be greater than 0."""
     value = number(config, name, default=default)
     if not 0 < value < inf:
         raise ValueError(f"config.json: {name} must be > 0 and finite, got {config[name]}")
@@ -63,7 +63,7 @@ def positive(config: Config, name: str, *, default: float | None = None) -> floa
 
 
 def number(config: Config, name: str, *, default: float | None = None) -> float:
-    """A number of the config; `default` where it is absent or null."""
+    """Return a number field, or `default` if it is absent or null."""
     value = config.get(name)
     if value is None:
         value = default
@@ -72,8 +72,8 @@ def number(config: Config, name: str, *, default: float | None = None) -> float:
     return float(value)
 
 
-def ids(config: Config, name: str) -> tuple[int, ...]:
-    """Token ids of a field that may be absent, one id or a list."""
+def token_ids(config: Config, name: str) -> tuple[int, ...]:
+    """Return the token ids of a field that may be absent, one id or a list."""
     value = config.get(name)
     listed = value if isinstance(value, list) else [] if value is None else [value]
     if not all(isinstance(item, int) for item in listed):
@@ -82,7 +82,7 @@ def ids(config: Config, name: str) -> tuple[int, ...]:
 
 
 def require(config: Config, expected: Config) -> None:
-    """Refuse a config whose fields, where present, differ from what the class implements."""
+    """Raise if a field is present and differs from the value that the class implements."""
     wrong = [
         f"{name} must be {json.dumps(value)}, got {json.dumps(config[name])}"
         for name, value in expected.items()
@@ -92,7 +92,7 @@ def require(config: Config, expected: Config) -> None:
         raise ValueError(f"config.json describes a model that is not supported: {'; '.join(wrong)}")
 
 
-def special_ids(
+def model_info(
     config: Config,
     *,
     vocab_size: int,
@@ -100,8 +100,8 @@ def special_ids(
     block_length: int | None,
     schedule: ScheduleName,
 ) -> ModelInfo:
-    """The ModelInfo of a checkpoint, its ids taken from the config."""
-    eos_ids = ids(config, "eos_token_id")
+    """Build the ModelInfo of a checkpoint; the special ids come from its config."""
+    eos_ids = token_ids(config, "eos_token_id")
     return ModelInfo(
         vocab_size=vocab_size,
         mask_id=integer(config, "mask_token_id"),

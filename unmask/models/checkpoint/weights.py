@@ -1,4 +1,4 @@
-"""Safetensors on disk: find the shards, check every tensor against the model, read one tensor at a time."""
+"""Safetensors on disk: find the shards, check every tensor against the model, read them one at a time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF1
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredTensor:
     """One tensor of a checkpoint, as its file's header describes it."""
 
     file: Path
@@ -31,10 +31,10 @@ class Stored:
 
 
 def find_shards(folder: Path) -> list[Path]:
-    """The safetensors files of a checkpoint folder."""
+    """Find the safetensors files of a checkpoint folder."""
     index = folder / INDEX
     if index.is_file():
-        return _indexed(index)
+        return _indexed_shards(index)
     if (folder / SINGLE).is_file():
         return [folder / SINGLE]
     if any(next(folder.glob(pattern), None) for pattern in PICKLES):
@@ -45,7 +45,7 @@ def find_shards(folder: Path) -> list[Path]:
     raise ValueError(f"{folder} has no weights; expected {SINGLE} or {INDEX}")
 
 
-def _indexed(index: Path) -> list[Path]:
+def _indexed_shards(index: Path) -> list[Path]:
     try:
         named = dict(json.loads(index.read_text(encoding="utf-8"))["weight_map"].items())
     except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError, AttributeError):
@@ -63,7 +63,7 @@ def _indexed(index: Path) -> list[Path]:
 
 
 def open_shard(file: Path) -> SafeFile:
-    """A safetensors file, memory-mapped; only the header is read."""
+    """Memory-map a safetensors file; read only its header."""
     try:
         from safetensors import SafetensorError, safe_open
     except ImportError:
@@ -74,30 +74,30 @@ def open_shard(file: Path) -> SafeFile:
         raise ValueError(f"{file} is not a complete safetensors file ({error}); download it again") from None
 
 
-def stored_tensors(files: list[Path]) -> list[Stored]:
-    """Every tensor of the files, from their headers alone."""
+def stored_tensors(files: list[Path]) -> list[StoredTensor]:
+    """List every tensor of the files from their headers alone."""
     found = []
     for file in files:
         with open_shard(file) as shard:
-            for key in shard.keys():  # noqa: SIM118 - a safetensors file is no mapping
+            for key in shard.keys():  # noqa: SIM118 - a safetensors file is not a mapping
                 part = shard.get_slice(key)
-                found.append(Stored(file, key, tuple(part.get_shape()), part.get_dtype()))
+                found.append(StoredTensor(file, key, tuple(part.get_shape()), part.get_dtype()))
     return found
 
 
-def check_tensors(wanted: Mapping[str, tuple[int, ...]], found: Mapping[str, Stored]) -> None:
-    """Refuse a checkpoint that does not fit, naming every tensor at fault; keys are published names."""
+def check_tensors(expected: Mapping[str, tuple[int, ...]], stored: Mapping[str, StoredTensor]) -> None:
+    """Raise if the tensors differ from the model's, naming each one; keys are published names."""
     misshaped = [
-        f"{key} (file {list(found[key].shape)}, model {list(wanted[key])})"
-        for key in sorted(wanted.keys() & found.keys())
-        if found[key].shape != wanted[key]
+        f"{key} (file {list(stored[key].shape)}, model {list(expected[key])})"
+        for key in sorted(expected.keys() & stored.keys())
+        if stored[key].shape != expected[key]
     ]
     problems = {
-        "missing": sorted(wanted.keys() - found.keys()),
-        "unexpected": sorted(found.keys() - wanted.keys()),
+        "missing": sorted(expected.keys() - stored.keys()),
+        "unexpected": sorted(stored.keys() - expected.keys()),
         "mis-shaped": misshaped,
         "of unknown dtype": [
-            f"{key} ({found[key].dtype})" for key in found if found[key].dtype not in DTYPES
+            f"{key} ({stored[key].dtype})" for key in stored if stored[key].dtype not in DTYPES
         ],
     }
     listed = [f"{kind}: {', '.join(keys)}" for kind, keys in problems.items() if keys]
@@ -105,19 +105,19 @@ def check_tensors(wanted: Mapping[str, tuple[int, ...]], found: Mapping[str, Sto
         raise ValueError(f"the weights do not fit config.json; tensors {'; tensors '.join(listed)}")
 
 
-def stored_dtype(found: Mapping[str, Stored]) -> torch.dtype:
-    """The widest dtype that the checkpoint uses."""
-    dtypes = iter({DTYPES[stored.dtype] for stored in found.values()})
+def stored_dtype(stored: Mapping[str, StoredTensor]) -> torch.dtype:
+    """Return the widest dtype that the checkpoint uses."""
+    dtypes = iter({DTYPES[tensor.dtype] for tensor in stored.values()})
     widest = next(dtypes, torch.float32)
     for dtype in dtypes:
         widest = torch.promote_types(widest, dtype)
     return widest
 
 
-def read_tensors(found: Mapping[str, Stored]) -> Iterator[tuple[str, Tensor]]:
-    """(name, tensor) one by one, shard by shard; a tensor is backed by its file until it is copied."""
-    for file in sorted({stored.file for stored in found.values()}):
+def read_tensors(stored: Mapping[str, StoredTensor]) -> Iterator[tuple[str, Tensor]]:
+    """Yield (name, tensor) shard by shard; a tensor stays memory-mapped until it is copied."""
+    for file in sorted({tensor.file for tensor in stored.values()}):
         with open_shard(file) as shard:
-            for name, stored in found.items():
-                if stored.file == file:
-                    yield name, shard.get_tensor(stored.key)
+            for name, tensor in stored.items():
+                if tensor.file == file:
+                    yield name, shard.get_tensor(tensor.key)

@@ -1,4 +1,4 @@
-"""Weight-only int8: linear layers that store one byte per weight and one scale per output channel."""
+"""Weight-only int8: linear layers with one byte per weight and one scale per output channel."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-ROWS = 16384  # output channels widened at a time, so that a vocabulary-sized layer needs no full-width copy
+ROWS = 16384  # output channels dequantized at a time; a vocabulary-sized layer needs no full copy
 
 
 def quantize(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """[out, in] -> int8 [out, in] and float32 scale [out]; symmetric, rounded to nearest."""
+    """Quantize [out, in] to int8 [out, in] and float32 scales [out]; symmetric, round to nearest."""
     rounded, scales = [], []
     for part in torch.split(weight, ROWS):
         scale = part.abs().amax(1).float().clamp(min=torch.finfo(torch.float32).tiny) / 127
@@ -33,14 +33,14 @@ class Int8Linear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         parts = zip(torch.split(self.weight, ROWS), torch.split(self.scale, ROWS), strict=True)
-        # the scale is applied to the product in float32: rounding it to bfloat16 would shift a whole channel
+        # scale the product in float32: a scale rounded to bfloat16 would shift a whole channel
         outputs = [(F.linear(x, weight.to(x.dtype)) * scale.float()).to(x.dtype) for weight, scale in parts]
         output = outputs[0] if len(outputs) == 1 else torch.cat(outputs, -1)
         return output if self.bias is None else output + self.bias
 
 
 def quantize_linears(model: nn.Module) -> set[str]:
-    """Swap every nn.Linear of a model on `meta` for an empty Int8Linear; the names of their weights."""
+    """Replace every nn.Linear of a model on `meta` with an empty Int8Linear; return their weight names."""
     linears = {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
     for name, linear in linears.items():
         swapped = Int8Linear(linear.in_features, linear.out_features, bias=linear.bias is not None)

@@ -1,4 +1,4 @@
-"""The small JSON files of a checkpoint folder that say what its tokens are."""
+"""Read the JSON files of a checkpoint folder that define its tokens."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TOKENIZER_FILES = (
 
 @dataclass(frozen=True, slots=True)
 class CheckpointFiles:
-    """The small JSON files of a checkpoint folder; an absent one reads as empty."""
+    """The small JSON files of a checkpoint folder; a missing file is an empty dict."""
 
     folder: Path
     config: JsonObject
@@ -33,7 +33,7 @@ class CheckpointFiles:
 
     @classmethod
     def read(cls, folder: Path) -> CheckpointFiles:
-        """The files of a folder that must exist."""
+        """Read the files of a folder; raise if there is no such folder."""
         if not folder.is_dir():
             raise ValueError(f"{folder} is not a folder; pass the folder of a downloaded checkpoint")
         return cls(
@@ -46,13 +46,13 @@ class CheckpointFiles:
         )
 
     def named_tokens(self) -> dict[str, str]:
-        """bos_token, eos_token and the like, with their text; templates receive them under these names."""
+        """Return the text of bos_token, eos_token and so on, under the names that chat templates use."""
         merged = self.special_tokens_map | {k: v for k, v in self.tokenizer_config.items() if v is not None}
         texts = {key: token_text(value) for key, value in merged.items() if key.endswith("_token")}
         return {key: text for key, text in texts.items() if text is not None}
 
     def special_tokens(self) -> set[str]:
-        """The text of every token that the files call special without giving its id."""
+        """Return the text of every token that the files mark as special without giving an id."""
         special = set(self.named_tokens().values())
         for source in (self.special_tokens_map, self.tokenizer_config):
             for key in ("additional_special_tokens", "extra_special_tokens"):
@@ -63,14 +63,14 @@ class CheckpointFiles:
 
 
 def copy_tokenizer(source: Path, folder: Path) -> None:
-    """Copy the files that a tokenizer is read from to another folder."""
+    """Copy the tokenizer files to another folder."""
     for name in TOKENIZER_FILES:
         if (source / name).is_file():
             shutil.copyfile(source / name, folder / name)
 
 
 def read_object(path: Path) -> JsonObject:
-    """The object in a JSON file, empty where there is no file."""
+    """Read a JSON object from a file, or return {} if there is no file."""
     if not path.exists():
         return {}
     try:
@@ -90,6 +90,6 @@ def read_text(path: Path) -> str:
 
 
 def token_text(value: object) -> str | None:
-    """The text of a token that a file gives as a string or as an object with its flags."""
+    """Return the text of a token given as a string or as an object with flags, or None if it has none."""
     text = value.get("content") if isinstance(value, dict) else value
     return text if isinstance(text, str) and text else None

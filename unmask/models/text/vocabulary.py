@@ -1,4 +1,4 @@
-"""The `tokenizers` object of a checkpoint, every token at exactly the id that its files give."""
+"""Build the `tokenizers` object of a checkpoint, each token at exactly the id that its files give."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, TypeGuard
 
 import tokenizers
 
-from unmask.models.files import CheckpointFiles, JsonObject, read_object, read_text, token_text
+from unmask.models.checkpoint.files import CheckpointFiles, JsonObject, read_object, read_text, token_text
 
 QWEN2_CLASSES = ("Qwen2Tokenizer", "Qwen2TokenizerFast", "DreamTokenizer")
 QWEN2_SPLIT = (
@@ -20,11 +20,11 @@ TOKEN_FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 
 
 def build_backend(files: CheckpointFiles) -> tokenizers.Tokenizer:
-    """The `tokenizers` object, with every added token at exactly the id that the files give."""
+    """Build the `tokenizers` object, with each added token at the id that the files give."""
     specification = _specification(files)
     ids = _vocabulary_ids(specification["model"]["vocab"], files.folder)
     specification["added_tokens"] = _added_tokens(specification, files, ids)
-    # the library numbers added tokens itself unless the vocabulary already has them
+    # the library assigns new ids to added tokens unless the vocabulary already has them
     specification["model"]["vocab"] = ids
     largest = max(ids, key=ids.__getitem__)
     check_fits(files, ids[largest], largest)
@@ -35,13 +35,13 @@ def build_backend(files: CheckpointFiles) -> tokenizers.Tokenizer:
 
 
 def _specification(files: CheckpointFiles) -> JsonObject:
-    """The tokenizer in the JSON form of the `tokenizers` library, from whichever files there are."""
+    """Return the tokenizer in the JSON format of `tokenizers`, built from the available files."""
     published = files.folder / "tokenizer.json"
     if published.exists():
         specification = read_object(published)
         if not isinstance(specification.get("model"), dict) or "vocab" not in specification["model"]:
             raise ValueError(f"{published} has no model.vocab; download it again")
-        # texts are encoded whole: limits belong to the caller
+        # encode whole texts: the caller sets the limits
         return specification | {"truncation": None, "padding": None}
     vocabulary, merges = files.folder / "vocab.json", files.folder / "merges.txt"
     if not vocabulary.exists() or not merges.exists():
@@ -60,7 +60,7 @@ def _specification(files: CheckpointFiles) -> JsonObject:
 
 
 def _qwen2_specification(vocabulary: JsonObject, merges: list[str]) -> JsonObject:
-    """Byte-level BPE as Qwen2 does it: NFC, its own split, no space put in front."""
+    """Qwen2's byte-level BPE: NFC, its own split, no prefix space."""
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}
     split = {"type": "Split", "pattern": {"Regex": QWEN2_SPLIT}, "behavior": "Isolated", "invert": False}
     return {
@@ -74,18 +74,18 @@ def _qwen2_specification(vocabulary: JsonObject, merges: list[str]) -> JsonObjec
 
 
 def _vocabulary_ids(vocabulary: object, folder: Path) -> dict[str, int]:
-    """Token to id, every id a number of its own."""
+    """Map tokens to ids; raise unless each id is a number and unique."""
     if not isinstance(vocabulary, dict) or not vocabulary:
         raise ValueError(f"the vocabulary of {folder} must map tokens to ids, as BPE and WordPiece do")
     if not all(is_id(token_id) for token_id in vocabulary.values()):
-        raise ValueError(f"the vocabulary of {folder} has ids that are no numbers; download it again")
+        raise ValueError(f"the vocabulary of {folder} has ids that are not numbers; download it again")
     if len(set(vocabulary.values())) < len(vocabulary):
         raise ValueError(f"the vocabulary of {folder} gives one id to two tokens; download it again")
     return dict(vocabulary)
 
 
 def _added_tokens(specification: JsonObject, files: CheckpointFiles, ids: dict[str, int]) -> list[JsonObject]:
-    """Every added token with its flags, ordered by id; puts them into `ids` and refuses a clash."""
+    """Return every added token with its flags, in id order; add them to `ids`, and raise on a clash."""
     owners = {token_id: text for text, token_id in ids.items()}
     added: dict[str, JsonObject] = {}
     for source, token_id, token in _declared_tokens(specification, files):
@@ -112,7 +112,7 @@ def _added_tokens(specification: JsonObject, files: CheckpointFiles, ids: dict[s
 
 
 def _declared_tokens(specification: JsonObject, files: CheckpointFiles) -> Iterator[tuple[str, Any, object]]:
-    """File, id and description of every added token that comes with an id, the fullest description first."""
+    """Yield (file, id, description) of each added token with an id, the fullest descriptions first."""
     for token in specification.get("added_tokens") or []:
         yield "tokenizer.json", token.get("id") if isinstance(token, dict) else None, token
     decoder = files.tokenizer_config.get("added_tokens_decoder") or {}
@@ -132,7 +132,7 @@ def is_id(value: object) -> TypeGuard[int]:
 
 
 def check_fits(files: CheckpointFiles, token_id: int, what: str) -> None:
-    """An error if config.json's vocabulary is too small for this id."""
+    """Raise if the id is outside the vocabulary of config.json."""
     size = files.config.get("vocab_size")
     if isinstance(size, int) and token_id >= size:
         raise ValueError(

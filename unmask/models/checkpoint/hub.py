@@ -1,4 +1,4 @@
-"""Checkpoints of the Hugging Face hub, through its own cache and offline mode."""
+"""Find checkpoints: local folders, shipped models, and the Hugging Face hub with its cache."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from functools import partial
 from os import PathLike
 from pathlib import Path
 
-SHIPPED = ("mini-llada", "mini-dream")  # small models that are part of the package
-MINI = Path(__file__).parent.parent / "mini"
+SHIPPED = ("mini-llada", "mini-dream")  # small models inside the package
+MINI = Path(__file__).parents[2] / "mini"
 PATTERNS = ["*.json", "*.safetensors", "*.txt", "*.jinja"]  # weights, configs and tokenizers; never code
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+(@[\w./-]+)?")
 
 
 def find_folder(source: str | Path) -> Path:
-    """The folder that `source` names: itself, a shipped model, or a snapshot of "owner/name[@revision]"."""
+    """Return the folder of a local path, a shipped model or a hub snapshot "owner/name[@revision]"."""
     if not isinstance(source, (str, PathLike)) or not str(source):
         raise ValueError(
             f"source must be a folder or a hub id such as 'owner/name', got {source!r}; "
@@ -41,7 +41,7 @@ def _download(source: str) -> Path:
             f"{source!r} is not a folder, and hub ids need huggingface_hub; pip install 'unmask[models]'"
         ) from None
     repo, _, revision = source.partition("@")
-    # the bases hold the error class of the HTTP library, which differs from version to version
+    # the base classes include the HTTP library's error, which differs between versions
     failures: tuple[type[Exception], ...] = (*HfHubHTTPError.__bases__, OSError, ValueError)
     fetch = partial(snapshot_download, repo, revision=revision or None, allow_patterns=PATTERNS)
     try:
@@ -52,7 +52,7 @@ def _download(source: str) -> Path:
             "a private or gated one needs `hf auth login`"
         ) from None
     except failures as error:
-        try:  # what an earlier download left in the cache will do
+        try:  # fall back to an earlier download in the cache
             return Path(fetch(local_files_only=True))
         except failures:
             raise ValueError(

@@ -1,4 +1,4 @@
-"""From a checkpoint to a model: config.json picks the class, safetensors fill it."""
+"""Load a checkpoint: config.json picks the model class, safetensors fill in the weights."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from unmask.models.config import new_tokens, read_config
-from unmask.models.hub import find_folder
-from unmask.models.quantize import quantize, quantize_linears
-from unmask.models.trunk import Trunk
-from unmask.models.weights import (
-    Stored,
+from unmask.models.checkpoint.config import new_tokens, read_config
+from unmask.models.checkpoint.hub import find_folder
+from unmask.models.checkpoint.quantize import quantize, quantize_linears
+from unmask.models.checkpoint.weights import (
+    StoredTensor,
     check_tensors,
     find_shards,
     read_tensors,
     stored_dtype,
     stored_tensors,
 )
+from unmask.models.trunk import Trunk
 
 logger = logging.getLogger(__name__)
 
-# model_type of config.json, lower case -> where its class lives; imported when asked for
+# lower-case model_type of config.json -> "module:class", imported on first use
 MODEL_TYPES = {
     "llada": "unmask.models.llada:LLaDA",
     "dream": "unmask.models.dream:Dream",
@@ -37,33 +37,34 @@ FLOATS = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.
 def load(
     source: str | Path, *, device: str | torch.device = "auto", dtype: str | torch.dtype = "auto"
 ) -> Trunk:
-    """The model of a checkpoint folder or hub id ("owner/name", "owner/name@revision"), frozen, in eval mode.
+    """Load a model, frozen and in eval mode, from a folder or hub id ("owner/name", "owner/name@revision").
 
-    device "auto" takes CUDA, then MPS, then the CPU. dtype "auto" is the stored one, except on the CPU, where
-    it is float32; "int8" stores linear layers in one byte per weight and computes in bfloat16 (CPU: float32).
+    device="auto" picks CUDA, then MPS, then the CPU. dtype="auto" keeps the stored dtype, but uses float32 on
+    the CPU; "int8" stores linear layers with one byte per weight and computes in bfloat16 (CPU: float32).
     """
     folder = find_folder(source)
-    place = pick_device(device)
+    device = pick_device(device)
     with torch.device("meta"):
         model = build(read_config(folder))
-    found = _match(model, folder)
-    compute = _pick_dtype(dtype, place, found)
-    narrow = quantize_linears(model) if _is_int8(dtype) else set()
-    model.load_state_dict(_read(found, place, compute=compute, narrow=narrow), assign=True)
+    stored = _match_tensors(model, folder)
+    compute_dtype = _pick_dtype(dtype, device, stored)
+    int8_names = quantize_linears(model) if _is_int8(dtype) else set()
+    state = _read_state(stored, device, compute_dtype=compute_dtype, int8_names=int8_names)
+    model.load_state_dict(state, assign=True)
     model.folder = folder
     if length := new_tokens(folder):
         model.info = replace(model.info, new_tokens=length)
     attach_tokenizer(model, folder)
-    logger.info("loaded %s: %d tensors, %s on %s", folder, len(found), dtype, place)
+    logger.info("loaded %s: %d tensors, %s on %s", folder, len(stored), dtype, device)
     return model.requires_grad_(False).eval()
 
 
 def attach_tokenizer(model: Trunk, folder: Path) -> None:
-    """Give the model its tokenizer, where the folder has one, and the end tokens that only its files name."""
+    """Attach the folder's tokenizer, if it has one, and add the end tokens that only its files name."""
     if not any((folder / name).is_file() for name in ("tokenizer.json", "vocab.json")):
         return
     try:
-        from unmask.models.tokens import Tokenizer
+        from unmask.models.text.tokens import Tokenizer
     except ImportError:
         logger.warning("%s has a tokenizer; pip install 'unmask[models]' to use it", folder)
         return
@@ -73,7 +74,7 @@ def attach_tokenizer(model: Trunk, folder: Path) -> None:
 
 
 def build(config: Mapping[str, object]) -> Trunk:
-    """A model of the class that the config's model_type names, with fresh weights."""
+    """Build the model that the config's model_type names, with fresh weights."""
     kind = config.get("model_type")
     if not isinstance(kind, str) or kind.lower() not in MODEL_TYPES:
         raise ValueError(
@@ -86,7 +87,7 @@ def build(config: Mapping[str, object]) -> Trunk:
 
 
 def pick_device(device: str | torch.device) -> torch.device:
-    """The device that a name means, checked to be there."""
+    """Resolve a device name; raise if this machine does not have the device."""
     if device == "auto":
         device = (
             "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
@@ -101,8 +102,8 @@ def pick_device(device: str | torch.device) -> torch.device:
     return place
 
 
-def _match(model: Trunk, folder: Path) -> dict[str, Stored]:
-    """Our tensor names -> stored tensors, after checking that they fit each other exactly."""
+def _match_tensors(model: Trunk, folder: Path) -> dict[str, StoredTensor]:
+    """Map our tensor names to stored tensors; raise unless names and shapes match exactly."""
     named = [(model.rename(stored.key), stored) for stored in stored_tensors(find_shards(folder))]
     needed = {name: stored for name, stored in named if name is not None}
     check_tensors(
@@ -112,17 +113,21 @@ def _match(model: Trunk, folder: Path) -> dict[str, Stored]:
     return needed
 
 
-def _read(
-    found: Mapping[str, Stored], place: torch.device, *, compute: torch.dtype, narrow: set[str]
+def _read_state(
+    stored: Mapping[str, StoredTensor],
+    device: torch.device,
+    *,
+    compute_dtype: torch.dtype,
+    int8_names: set[str],
 ) -> dict[str, Tensor]:
-    """The model's state on `place`; tensors are read, converted and let go one by one."""
+    """Read the state dict onto `device`, converting one tensor at a time to save memory."""
     state = {}
-    for name, stored in read_tensors(found):
-        tensor = stored.to(place, copy=True)  # a memory-mapped tensor would change with its file
-        if name in narrow:
+    for name, mapped in read_tensors(stored):
+        tensor = mapped.to(device, copy=True)  # a memory-mapped tensor would change with its file
+        if name in int8_names:
             state[name], state[f"{name.removesuffix('weight')}scale"] = quantize(tensor)
         else:
-            state[name] = tensor.to(compute)
+            state[name] = tensor.to(compute_dtype)
     return state
 
 
@@ -130,12 +135,14 @@ def _is_int8(dtype: str | torch.dtype) -> bool:
     return dtype in ("int8", torch.int8)
 
 
-def _pick_dtype(dtype: str | torch.dtype, place: torch.device, found: Mapping[str, Stored]) -> torch.dtype:
-    """The dtype of activations and of all weights that are not int8."""
+def _pick_dtype(
+    dtype: str | torch.dtype, device: torch.device, stored: Mapping[str, StoredTensor]
+) -> torch.dtype:
+    """Pick the dtype of activations and of all weights that are not int8."""
     if _is_int8(dtype):
-        return torch.float32 if place.type == "cpu" else torch.bfloat16
+        return torch.float32 if device.type == "cpu" else torch.bfloat16
     if dtype == "auto":
-        return torch.float32 if place.type == "cpu" else stored_dtype(found)
+        return torch.float32 if device.type == "cpu" else stored_dtype(stored)
     name = str(dtype).removeprefix("torch.")
     if name not in FLOATS:
         raise ValueError(f"unknown dtype {name!r}; available: auto, int8, {', '.join(FLOATS)}")

@@ -1,4 +1,4 @@
-"""Text to token ids and back, by a checkpoint's own files. Knows nothing of models."""
+"""Encode text to token ids and decode it, with a checkpoint's own files."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from pathlib import Path
 
 import tokenizers
 
-from unmask.models.chat import ChatTemplate, Message, chat_template, checked_messages, probe
-from unmask.models.files import CheckpointFiles
-from unmask.models.vocabulary import build_backend, check_fits, is_id
+from unmask.models.checkpoint.files import CheckpointFiles
+from unmask.models.text.chat import ChatTemplate, Message, chat_template, checked_messages, probe
+from unmask.models.text.vocabulary import build_backend, check_fits, is_id
 
 
 @dataclass(frozen=True, slots=True)
 class SpecialIds:
-    """The ids that steer decoding, as the checkpoint's files declare them."""
+    """The special ids that decoding needs, as the checkpoint's files declare them."""
 
     mask: int
     eos: int | None
     pad: int | None
     bos: int | None
-    ends: tuple[int, ...]  # every id that ends a text: end of text first, then end of turn
+    ends: tuple[int, ...]  # all end tokens: end of text first, then end of turn
 
 
 class Tokenizer:
@@ -31,13 +31,13 @@ class Tokenizer:
         self, backend: tokenizers.Tokenizer, special: SpecialIds, template: ChatTemplate | None, origin: str
     ) -> None:
         self.special = special
-        self.origin = origin  # what error sentences call this checkpoint
+        self.origin = origin  # name of this checkpoint in error messages
         self._backend = backend
         self._template = template
 
     @classmethod
     def from_folder(cls, path: str | Path) -> Tokenizer:
-        """The tokenizer of the checkpoint in a local folder."""
+        """Read the tokenizer of a checkpoint folder."""
         files = CheckpointFiles.read(Path(path))
         backend = build_backend(files)
         template = chat_template(files)
@@ -46,20 +46,20 @@ class Tokenizer:
 
     @property
     def has_chat_template(self) -> bool:
-        """Whether `chat` can be used."""
+        """Whether `chat` works."""
         return self._template is not None
 
     @property
     def chat_template(self) -> str | None:
-        """The source of the chat template, None where there is none."""
+        """The source of the chat template, or None if there is none."""
         return None if self._template is None else self._template.source
 
     def encode(self, text: str, *, add_special: bool = False) -> list[int]:
-        """Token ids of a text; special tokens written in it are recognised, none are added unless asked."""
+        """Encode a text; special tokens in it are recognised, and added only with `add_special`."""
         return self._backend.encode(_checked_text(text), add_special_tokens=add_special).ids
 
     def encode_batch(self, texts: Sequence[str], *, add_special: bool = False) -> list[list[int]]:
-        """Token ids of every text, without padding."""
+        """Encode each text, without padding."""
         if isinstance(texts, str):
             raise ValueError("texts must be a list of strings, got one string; use encode for a single text")
         checked = [_checked_text(text) for text in texts]
@@ -68,7 +68,7 @@ class Tokenizer:
         ]
 
     def decode(self, token_ids: Iterable[int], *, skip_special: bool = True) -> str:
-        """The text of token ids; ids that no file names, such as a padded vocabulary's tail, have no text."""
+        """Decode token ids; unknown ids, such as the tail of a padded vocabulary, decode to nothing."""
         ids = list(token_ids)
         try:
             return self._backend.decode(ids, skip_special_tokens=skip_special)
@@ -78,15 +78,15 @@ class Tokenizer:
             ) from error
 
     def token_to_id(self, token: str) -> int | None:
-        """Id of a token as the vocabulary spells it, None for an unknown one."""
+        """Return the id of a token spelled as in the vocabulary, or None if it is unknown."""
         return self._backend.token_to_id(token)
 
     def id_to_token(self, token_id: int) -> str | None:
-        """The vocabulary's spelling of an id, None for an unknown one."""
+        """Return a token as the vocabulary spells it, or None if the id is unknown."""
         return self._backend.id_to_token(token_id) if 0 <= token_id < 2**32 else None
 
     def render_chat(self, messages: Sequence[Message], *, add_generation_prompt: bool = True) -> str:
-        """The conversation as the checkpoint's chat template writes it."""
+        """Render a conversation with the checkpoint's chat template."""
         if self._template is None:
             raise ValueError(
                 f"{self.origin} has no chat template (neither chat_template.jinja nor chat_template in "
@@ -97,12 +97,12 @@ class Tokenizer:
         return self._template.render(conversation, add_generation_prompt)
 
     def chat(self, messages: Sequence[Message], *, add_generation_prompt: bool = True) -> list[int]:
-        """Token ids of a conversation; a template may ask for the answer even when it is not told to."""
+        """Encode a conversation; some templates always add the generation prompt."""
         return self.encode(self.render_chat(messages, add_generation_prompt=add_generation_prompt))
 
 
 def _special_ids(files: CheckpointFiles, backend: tokenizers.Tokenizer, turn_end: int | None) -> SpecialIds:
-    """What the files declare: config.json, then generation_config.json, then the tokenizer's own tokens."""
+    """Look up special ids in config.json, then generation_config.json, then the tokenizer."""
     named = {key: backend.token_to_id(text) for key, text in files.named_tokens().items()}
 
     def candidates(name: str) -> list[int]:
@@ -119,7 +119,7 @@ def _special_ids(files: CheckpointFiles, backend: tokenizers.Tokenizer, turn_end
             "tokenizer_config.json); only masked models can be decoded"
         )
     ends = candidates("eos") + ([] if turn_end is None else [turn_end])
-    # Dream's config.json repeats the end token as bos; the token that its texts begin with is the tokenizer's
+    # Dream's config.json repeats the end token as bos; only the tokenizer names the real one
     bos = named.get("bos_token", first(candidates("bos")))
     return SpecialIds(
         mask, first(candidates("eos")), first(candidates("pad")), bos, tuple(dict.fromkeys(ends))
@@ -127,7 +127,7 @@ def _special_ids(files: CheckpointFiles, backend: tokenizers.Tokenizer, turn_end
 
 
 def _configured_ids(files: CheckpointFiles, field: str) -> list[int]:
-    """The ids that config.json and generation_config.json give for a field, one or several each."""
+    """Return the ids that config.json and generation_config.json give for a field."""
     found: list[int] = []
     sources = {"config.json": files.config, "generation_config.json": files.generation_config}
     for source, values in sources.items():
@@ -145,7 +145,7 @@ def _configured_ids(files: CheckpointFiles, field: str) -> list[int]:
 
 
 def _turn_end(backend: tokenizers.Tokenizer, template: ChatTemplate) -> int | None:
-    """The added token that the template writes right after an answer, if it writes one."""
+    """Return the added token that the template puts after an answer, or None if it puts none."""
     messages = [{"role": "user", "content": probe(0)}, {"role": "assistant", "content": probe(1)}]
     _, _, after = template.render(messages, add_generation_prompt=False).partition(probe(1))
     ids = backend.encode(after.lstrip(), add_special_tokens=False).ids

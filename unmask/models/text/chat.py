@@ -1,4 +1,4 @@
-"""Chat templates: a conversation as the checkpoint writes it, rendered in a sandbox."""
+"""Chat templates, rendered in a Jinja sandbox."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from jinja2.ext import Extension
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from unmask.models.files import CheckpointFiles, read_text
+from unmask.models.checkpoint.files import CheckpointFiles, read_text
 
 Message = Mapping[str, str]
 
@@ -36,11 +36,11 @@ class ChatTemplate:
             ) from error
 
     def __reduce__(self) -> tuple[type[ChatTemplate], tuple[str, Mapping[str, str], str]]:
-        """Copied and pickled by its source: a compiled template is neither."""
+        """Copy and pickle by source: a compiled template supports neither."""
         return ChatTemplate, (self.source, self._tokens, self._origin)
 
     def render(self, messages: Sequence[Message], add_generation_prompt: bool) -> str:
-        """The conversation as one text."""
+        """Render a conversation to text."""
         try:
             return self._template.render(
                 **self._tokens,
@@ -68,7 +68,7 @@ class ChatTemplate:
             ) from error
 
     def check_nothing_dropped(self, messages: Sequence[Message]) -> None:
-        """An error if the template leaves a message out, as many do with roles they do not know."""
+        """Raise if the template drops a message, as many do with an unknown role."""
         probes = [{**message, "content": probe(index)} for index, message in enumerate(messages)]
         rendered = self.render(probes, add_generation_prompt=True)
         for index, message in enumerate(messages):
@@ -84,7 +84,7 @@ def probe(index: int) -> str:
 
 
 def chat_template(files: CheckpointFiles) -> ChatTemplate | None:
-    """The compiled template of a checkpoint, None where it has none."""
+    """Compile the chat template of a checkpoint, or return None if it has none."""
     path = files.folder / "chat_template.jinja"
     source = read_text(path) if path.exists() else files.tokenizer_config.get("chat_template")
     if isinstance(source, list):
@@ -99,7 +99,7 @@ def chat_template(files: CheckpointFiles) -> ChatTemplate | None:
 
 
 def _default_template(entries: list[Any], folder: Path) -> object:
-    """The template named 'default', or the only one."""
+    """Return the template named 'default', or the only one."""
     named = {e.get("name"): e.get("template") for e in entries if isinstance(e, dict)}
     if "default" not in named and len(named) != 1:
         names = ", ".join(map(str, named)) or "none"
@@ -108,7 +108,7 @@ def _default_template(entries: list[Any], folder: Path) -> object:
 
 
 class _Sandbox(ImmutableSandboxedEnvironment):
-    """Jinja's sandbox, except that a forbidden attribute is an error at once and not an empty value."""
+    """Jinja's sandbox, but a forbidden attribute raises at once instead of reading as undefined."""
 
     def unsafe_undefined(self, obj: object, attribute: str) -> NoReturn:
         raise SecurityError(f"it reads {attribute!r} of a {type(obj).__name__}")
@@ -125,7 +125,7 @@ class _GenerationBlock(Extension):
 
 
 def _sandbox() -> ImmutableSandboxedEnvironment:
-    """The environment that published chat templates are written for."""
+    """Build the Jinja environment that published chat templates expect."""
     environment = _Sandbox(
         trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationBlock, "jinja2.ext.loopcontrols"]
     )
@@ -142,7 +142,7 @@ def _to_json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """JSON as it is; Jinja's own filter escapes HTML."""
+    """Dump plain JSON; Jinja's own filter escapes HTML."""
     return json.dumps(
         value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
     )
@@ -157,7 +157,7 @@ def _strftime_now(form: str) -> str:
 
 
 def checked_messages(messages: object) -> list[Message]:
-    """The conversation, every message with a role and a content."""
+    """Copy a conversation; raise unless every message has a role and a content."""
     if not isinstance(messages, (list, tuple)):
         raise ValueError(
             f"messages must be a list of {{'role': ..., 'content': ...}}, got {type(messages).__name__}"

@@ -1,0 +1,1 @@
+"""Checkpoint folders: find, read, check, load and save them."""

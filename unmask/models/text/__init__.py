@@ -1,0 +1,1 @@
+"""A checkpoint's tokenizer: text to token ids, special ids and chat templates."""
