@@ -12,7 +12,7 @@ from unmask.evals.run import Progress, evaluate_samples
 from unmask.experiments.audit import audit
 from unmask.experiments.lab import Lab, Settings
 from unmask.experiments.methods import base
-from unmask.experiments.store import ENDING, Store, pack, unpack
+from unmask.experiments.store import ENDING, from_columns, to_columns
 from unmask.samplers import SAMPLERS
 from unmask.text.generate import generate
 
@@ -30,7 +30,16 @@ def test_a_run_is_made_once_and_then_read(make_lab):
     assert [file.name.endswith(ENDING) for file in lab.store.path.rglob("*") if file.is_file()] == [True]
 
 
-def test_what_is_packed_is_what_the_evaluation_wrote(make_lab, tmp_path):
+def test_a_packed_run_is_not_made_again(make_lab):
+    lab = make_lab()
+    run = run_of(lab)
+    made = lab.result(run)
+    assert lab.store.pack() == 1
+    again = make_lab(records_only=True)
+    assert again.result(run) == made
+
+
+def test_a_record_holds_the_lines_that_an_evaluation_writes(make_lab, tmp_path):
     lab = make_lab()
     run = run_of(lab)
     kept = lab.result(run)
@@ -44,7 +53,7 @@ def test_what_is_packed_is_what_the_evaluation_wrote(make_lab, tmp_path):
         out=tmp_path / "plain",
         batch_size=2,
     )
-    plain = unpack(pack(tmp_path / "plain"))
+    plain = from_columns(to_columns(tmp_path / "plain"))
     assert plain.records == kept.records
     assert plain.configuration == kept.configuration
 
@@ -151,15 +160,6 @@ def test_other_settings_are_another_run(make_lab):
 def test_the_limit_is_shared_by_the_tasks(make_lab, limit, sizes):
     lab = make_lab(tasks=("mini-mmlu", "mini-hellaswag", "mini-winogrande", "mini-math"), limit=limit)
     assert [len(lab.samples(task)) for task in lab.settings.tasks] == sizes
-
-
-def test_a_damaged_file_is_named(tmp_path):
-    store = Store(tmp_path)
-    store.keep({"a": 1}, "model", "fact")
-    assert store.read("model", "fact") == {"a": 1}
-    (tmp_path / "model" / f"fact{ENDING}").write_bytes(b"nothing")
-    with pytest.raises(ValueError, match=r"fact\.json\.xz is damaged"):
-        store.read("model", "fact")
 
 
 @pytest.mark.parametrize("family", ["llada", "dream"])

@@ -14,7 +14,7 @@ QUOTED = re.compile(r"\S+ \[[^\[\]]+, [^\[\]]+\]")  # a number and its interval,
 def page_of(lab, folder):
     """The page of one experiment with one finding."""
     report = Report(findings=(Finding("llada: water is wet", "holds", "1.00 [0.90, 1.10] points"),))
-    write_page(folder / "page.md", lab, {get_experiment("drop-one"): report}, [], drawn=folder)
+    write_page(folder / "page.md", lab, {get_experiment("drop-one"): report}, [])
     return (folder / "page.md").read_text(encoding="utf-8")
 
 

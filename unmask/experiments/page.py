@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from shutil import copyfile
 from typing import get_args
 
 from unmask.experiments.experiment import Experiment
@@ -30,21 +29,21 @@ def write_page(
     reports: Mapping[Experiment, Report],
     outcomes: Sequence[Outcome],
     *,
-    drawn: Path,
     absent: Sequence[str] = (),
 ) -> None:
-    """Write the page, with its figures from the folder `drawn` beside it; absent experiments are named."""
-    figures = path.parent / path.stem
-    figures.mkdir(parents=True, exist_ok=True)
+    """Write the page with links into `figures_folder(path)`. Name the absent experiments."""
     read = _reading(lab.settings.out / READING)
     parts = [HEAD, _origin(lab, outcomes), _summary(reports), *read, _glance(lab, reports)]
     if absent:
         parts.append(f"Left out, because records are missing: {', '.join(absent)}.\n")
     for experiment, report in reports.items():
-        for picture in report.pictures:
-            copyfile(drawn / picture.file, figures / picture.file)
-        parts.append(_section(experiment, report, figures.name))
+        parts.append(_section(experiment, report, figures_folder(path).name))
     path.write_text("\n".join(parts), encoding="utf-8")
+
+
+def figures_folder(page: Path) -> Path:
+    """Return the folder beside a page that its figures belong in."""
+    return page.parent / page.stem
 
 
 def _origin(lab: Lab, outcomes: Sequence[Outcome]) -> str:

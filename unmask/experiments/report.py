@@ -97,24 +97,18 @@ def _decided(statement: str, true: bool, false: bool, estimate: Estimate, bar: f
     return Finding(statement, verdict, f"{estimate.shown(2, sign=bar == 0)} {unit}{limit}")
 
 
-def write(report: Report, name: str, folder: Path) -> list[Path]:
-    """The tables as Markdown and CSV and the figures as PNG, in a folder."""
-    folder.mkdir(parents=True, exist_ok=True)
+def write(report: Report, tables: Path, figures: Path) -> list[Path]:
+    """Write the tables as Markdown and CSV and the figures as PNG, each into its folder."""
+    from unmask.experiments.drawing import save_png
+
+    for folder in (tables, figures):
+        folder.mkdir(parents=True, exist_ok=True)
     written = []
     for table in report.tables:
         for ending, content in ((".md", table.markdown()), (".csv", table.csv())):
-            written.append(folder / f"{table.name}{ending}")
+            written.append(tables / f"{table.name}{ending}")
             written[-1].write_text(content, encoding="utf-8")
-    for picture in report.pictures:
-        written.append(save(picture, folder))
-    return written
-
-
-def save(picture: Picture, folder: Path) -> Path:
-    """Draw a picture into a folder."""
-    from unmask.experiments.drawing import save_png
-
-    return save_png(picture.draw(), folder / picture.file)
+    return [*written, *(save_png(picture.draw(), figures / picture.file) for picture in report.pictures)]
 
 
 def _escaped(cell: str) -> str:
