@@ -43,8 +43,7 @@ def test_the_dual_cache_is_asked_of_those_alone_who_stay_in_their_block():
 
 def test_the_report_has_a_row_per_method_and_cache_and_says_what_is_refused(make_lab):
     lab = make_lab(tasks=("mini-gsm8k",), limit=1)
-    experiment = get_experiment("cache")
-    report = experiment.build(lab, lab.results(experiment.runs(lab)))
+    report, _ = get_experiment("cache").make(lab)
     summary = report.tables[0]
     rows = [row[:2] for row in summary.rows]
     assert len(rows) == 4 * 3 - 1

@@ -23,9 +23,8 @@ def written(lab, names, folder):
     reports, outcomes = {}, {}
     for name in names:
         experiment = get_experiment(name)
-        made = lab.results(experiment.runs(lab))
+        reports[experiment], made = experiment.make(lab)
         outcomes.update(made)
-        reports[experiment] = experiment.build(lab, made)
         write(reports[experiment], folder / "tables", figures_folder(folder / "results.md"))
     write_page(folder / "results.md", lab, reports, list(outcomes.values()))
     return {file.relative_to(folder): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
@@ -53,7 +52,7 @@ def test_every_experiment_has_its_own_name_and_module():
 
 def test_runs_are_shared_between_experiments(make_lab):
     lab = make_lab()
-    ablation, policy = (set(get_experiment(name).runs(lab)) for name in ("drop-one", "policy"))
+    ablation, policy = (set(get_experiment(name).runs(lab).values()) for name in ("drop-one", "policy"))
     assert len(ablation & policy) == 2  # full LESS on both tasks
 
 

@@ -165,8 +165,7 @@ def _made(lab: Lab, experiment: Experiment) -> tuple[Report, dict[Run, Outcome]]
     """Make an experiment's runs and its report; an interrupt says what is kept."""
     with _progress(experiment.name) as watch:
         try:
-            outcomes = lab.results(experiment.runs(lab), watch)
-            return experiment.build(lab, outcomes), outcomes
+            return experiment.make(lab, watch)
         except KeyboardInterrupt:
             typer.echo(
                 f"{experiment.name} was interrupted; the same command goes on in {lab.settings.out}", err=True

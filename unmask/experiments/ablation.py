@@ -6,12 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from unmask.experiments import drawing, stats
-from unmask.experiments.experiment import Experiment, Results
-from unmask.experiments.grid import Cells, always, collect, declare, short, table
+from unmask.experiments.experiment import Experiment
+from unmask.experiments.grid import Cells, always, declare, short, table
 from unmask.experiments.lab import Lab
 from unmask.experiments.methods import HARD
 from unmask.experiments.report import Finding, Picture, Report, flat
-from unmask.experiments.runs import Run
 from unmask.experiments.side_by_side import side_by_side
 from unmask.samplers import SAMPLERS
 from unmask.types import Sampler
@@ -32,11 +31,7 @@ def ablation(
     """The experiment that compares variants with full LESS on the math and code tasks."""
     samplers = {**variants, FULL: SAMPLERS["less"]}
 
-    def runs(lab: Lab) -> Sequence[Run]:
-        return list(declare(lab, always(samplers), HARD).values())
-
-    def build(lab: Lab, results: Results) -> Report:
-        found = collect(lab, declare(lab, always(samplers), HARD), results)
+    def build(lab: Lab, found: Sequence[Cells]) -> Report:
         titles = [f"{short(cells.model)}: accuracy / steps (points to {FULL})" for cells in found]
         return Report(
             tables=flat(
@@ -52,7 +47,13 @@ def ablation(
             findings=flat([findings(cells) for cells in found]),
         )
 
-    return Experiment(name=name, title=title, about=about, runs=runs, build=build)
+    return Experiment(
+        name=name,
+        title=title,
+        about=about,
+        runs=lambda lab: declare(lab, always(samplers), HARD),
+        build=build,
+    )
 
 
 def picture(name: str, found: Sequence[Cells], against: str = FULL) -> Picture:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from unmask.evals import get_task
 from unmask.experiments import drawing, methods, stats
 from unmask.experiments.ablation import points
-from unmask.experiments.experiment import Experiment, Results
-from unmask.experiments.grid import Cells, short, table
+from unmask.experiments.experiment import Experiment
+from unmask.experiments.grid import Cells, RunKey, short, table
 from unmask.experiments.lab import Lab
 from unmask.experiments.report import Finding, Picture, Report, Table, below, flat
 from unmask.experiments.runs import Run
@@ -22,9 +22,11 @@ if TYPE_CHECKING:
 SHARES = (0.25, 0.5, 1.0, 2.0)  # of the canvas: 64, 128, 256 and 512 steps for 256 tokens
 
 
-def _declare(lab: Lab) -> dict[tuple[str, float, str], Run]:
+def _declare(lab: Lab) -> dict[RunKey, Run]:
     return {
-        (model, share, task): lab.run(model, task, SAMPLERS["less"], steps=_steps(share, task))
+        (model, _label(model, share, lab), task): lab.run(
+            model, task, SAMPLERS["less"], steps=_steps(share, task)
+        )
         for model in lab.models
         for task in lab.tasks(model, methods.HARD)
         for share in SHARES
@@ -36,15 +38,7 @@ def _steps(share: float, task: str) -> int | None:
     return None if share == 1 else round(share * get_task(task).max_new_tokens)
 
 
-def _build(lab: Lab, results: Results) -> Report:
-    declared = _declare(lab)
-    found = []
-    for model in lab.models:
-        tasks = lab.tasks(model, methods.HARD)
-        rows = {
-            _label(model, s, lab): {task: results[declared[model, s, task]] for task in tasks} for s in SHARES
-        }
-        found.append(Cells(model, rows))
+def _build(lab: Lab, found: Sequence[Cells]) -> Report:
     return Report(
         tables=flat([_tables(cells) for cells in found]),
         pictures=(_picture(found),),
@@ -111,6 +105,6 @@ EXPERIMENT = Experiment(
         "The canvas keeps its length L; T is L/4, L/2, L and 2L: the paper's 64 to 512 for 256 tokens, 32 to "
         "256 for the 128 tokens of the mini tasks. Masks that outlive the budget are filled in one forward."
     ),
-    runs=lambda lab: list(_declare(lab).values()),
+    runs=_declare,
     build=_build,
 )

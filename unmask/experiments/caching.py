@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from unmask.evals.significance import wilson
 from unmask.experiments import drawing, methods, stats
-from unmask.experiments.experiment import Experiment, Results
-from unmask.experiments.grid import Cells, numbers, short
+from unmask.experiments.experiment import Experiment
+from unmask.experiments.grid import Cells, RunKey, numbers, short
 from unmask.experiments.lab import Lab
 from unmask.experiments.report import Finding, Picture, Report, Table, above, below, flat
 from unmask.experiments.runs import Outcome, Run
@@ -46,10 +46,12 @@ def allowed(sampler: Sampler, cache: str) -> bool:
     return not (CACHES[cache] == "dual" and sampler.needs.span)
 
 
-def _declare(lab: Lab) -> dict[tuple[str, str, str, str], Run]:
-    """The runs by model, method, cache and task."""
+def _declare(lab: Lab) -> dict[RunKey, Run]:
+    """Return a run per model, method with cache, and task."""
     return {
-        (model, label, cache, task): lab.run(model, task, sampler, cache=CACHES[cache], block_length=BLOCK)
+        (model, _row(label, cache), task): lab.run(
+            model, task, sampler, cache=CACHES[cache], block_length=BLOCK
+        )
         for model in lab.models
         for task in lab.tasks(model)
         for label, sampler in _samplers(lab.family(model), task).items()
@@ -62,15 +64,7 @@ def _row(label: str, cache: str) -> str:
     return f"{label}, {cache}"
 
 
-def _cells(lab: Lab, results: Results) -> list[Cells]:
-    found: dict[str, dict[str, dict[str, Outcome]]] = {model: {} for model in lab.models}
-    for (model, label, cache, task), run in _declare(lab).items():
-        found[model].setdefault(_row(label, cache), {})[task] = results[run]
-    return [Cells(model, rows) for model, rows in found.items()]
-
-
-def _build(lab: Lab, results: Results) -> Report:
-    cells = _cells(lab, results)
+def _build(lab: Lab, cells: Sequence[Cells]) -> Report:
     sights = {model: {cache: _sights(lab, model, cache) for cache in CACHES} for model in lab.models}
     return Report(
         tables=(*flat([_tables(one) for one in cells]), _sight_table(sights)),
@@ -269,6 +263,6 @@ EXPERIMENT = Experiment(
         f"first {SAMPLES} samples of each math and code task while Base decodes, so that all three caches "
         "follow the same schedule."
     ),
-    runs=lambda lab: list(_declare(lab).values()),
+    runs=_declare,
     build=_build,
 )

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from unmask.experiments import drawing, methods, stats
-from unmask.experiments.experiment import Experiment, Results
-from unmask.experiments.grid import Cells, collect, declare, numbers, short
+from unmask.experiments.experiment import Experiment
+from unmask.experiments.grid import Cells, declare, numbers, short
 from unmask.experiments.lab import Lab, Settings
 from unmask.experiments.methods import HARD
 from unmask.experiments.report import Finding, Picture, Report, Table, above, below, flat
-from unmask.experiments.runs import Outcome, Run
+from unmask.experiments.runs import Outcome
 from unmask.samplers import LESS
 from unmask.samplers.presets import Preset, write_preset
 from unmask.types import Sampler
@@ -95,9 +95,8 @@ def choose(rows: Mapping[str, Mapping[str, Outcome]], target: Target) -> str:
     return min(sure, key=lambda name: (stats.forwards(rows[name]).value, name))
 
 
-def _build(lab: Lab, results: Results) -> Report:
+def _build(lab: Lab, found: Sequence[Cells]) -> Report:
     target = Target.of(lab.settings)
-    found = collect(lab, declare(lab, _samplers, HARD), results)
     chosen = {cells.model: choose(cells.rows, target) for cells in found}
     notes = [_written(lab, cells, chosen[cells.model], target) for cells in found]
     return Report(
@@ -219,6 +218,6 @@ EXPERIMENT = Experiment(
         "sequences / for blocks. The interval is of each setting by itself: picking the best of many makes "
         "it somewhat too narrow, which the held-out table shows."
     ),
-    runs=lambda lab: list[Run](declare(lab, _samplers, HARD).values()),
+    runs=lambda lab: declare(lab, _samplers, HARD),
     build=_build,
 )

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from unmask.experiments import drawing, methods, stats
 from unmask.experiments.audit import Trail, audited
-from unmask.experiments.experiment import Experiment, Results
-from unmask.experiments.grid import short
+from unmask.experiments.experiment import Experiment
+from unmask.experiments.grid import Cells, short
 from unmask.experiments.lab import Lab
 from unmask.experiments.paper import reported
 from unmask.experiments.report import Finding, Picture, Report, Table, below
@@ -37,7 +37,7 @@ def share(trails: Sequence[Trail], name: str) -> stats.Estimate:
     return stats.mean([sum(getattr(t, name)) / max(1, len(t.commits)) for t in trails]).scaled(100)
 
 
-def _build(lab: Lab, results: Results) -> Report:
+def _build(lab: Lab, _: Sequence[Cells]) -> Report:
     trails = {key: audited(lab, run) for key, run in audits(lab).items()}
     rows, data, findings = [], [], []
     for (model, label, task), found in trails.items():
@@ -113,6 +113,6 @@ EXPERIMENT = Experiment(
         "The paper's definition is that the forced action ran; the released code counts steps in which "
         "nothing was eligible anywhere. The first 50 samples of each math and code task."
     ),
-    runs=lambda lab: [],
+    runs=lambda lab: {},
     build=_build,
 )

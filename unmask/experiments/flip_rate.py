@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from unmask.experiments import drawing, methods, stats
 from unmask.experiments.audit import Trail, audited
-from unmask.experiments.experiment import Experiment, Results
+from unmask.experiments.experiment import Experiment
 from unmask.experiments.fallback import audits
-from unmask.experiments.grid import short
+from unmask.experiments.grid import Cells, short
 from unmask.experiments.lab import Lab
 from unmask.experiments.report import Picture, Report, Table, below
 from unmask.experiments.stats import Estimate
@@ -61,7 +61,7 @@ def quarter(trails: Sequence[Trail], *, final: bool) -> Estimate:
     return stats.mean(rates) if rates else Estimate(0.0, -inf, inf)
 
 
-def _build(lab: Lab, results: Results) -> Report:
+def _build(lab: Lab, _: Sequence[Cells]) -> Report:
     trails = {
         (model, task): audited(lab, run)
         for (model, label, task), run in audits(lab).items()
@@ -130,6 +130,6 @@ EXPERIMENT = Experiment(
         "the active block. Trajectories differ in length, so each is stretched to 100 %. The first 50 "
         "samples."
     ),
-    runs=lambda lab: [],
+    runs=lambda lab: {},
     build=_build,
 )

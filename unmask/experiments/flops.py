@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from unmask.evals import get_task
 from unmask.experiments import drawing, methods, stats
-from unmask.experiments.experiment import Experiment, Results
+from unmask.experiments.experiment import Experiment
 from unmask.experiments.forward_cost import forward_flops, model_shape
-from unmask.experiments.grid import short
+from unmask.experiments.grid import Cells, RunKey, short
 from unmask.experiments.lab import Lab
 from unmask.experiments.paper import reported
 from unmask.experiments.report import Finding, Picture, Report, Table, above
@@ -30,13 +30,13 @@ def first_task(lab: Lab, model: str) -> str:
     return next((task for task in tasks if methods.role(task) == "gsm8k"), tasks[0])
 
 
-def _declare(lab: Lab) -> dict[tuple[str, int], Run]:
+def _declare(lab: Lab) -> dict[RunKey, Run]:
     declared = {}
     for model in lab.models:
         task = first_task(lab, model)
         for share in SHARES:
             length = round(share * get_task(task).max_new_tokens)
-            declared[model, length] = lab.run(model, task, SAMPLERS["less"], length=length)
+            declared[model, str(length), task] = lab.run(model, task, SAMPLERS["less"], length=length)
     return declared
 
 
@@ -49,11 +49,12 @@ def compute_ratios(shape: Shape, length: int, outcome: Outcome) -> list[float]:
     return ratios
 
 
-def _build(lab: Lab, results: Results) -> Report:
+def _build(lab: Lab, cells: Sequence[Cells]) -> Report:
     ratios, rows, data, findings = {}, [], [], []
     shapes = {model: model_shape(model) for model in lab.models}
-    for (model, length), run in _declare(lab).items():
-        outcome = results[run]
+    found = {(one.model, int(label)): outcomes for one in cells for label, outcomes in one.rows.items()}
+    for (model, length), outcomes in found.items():
+        [outcome] = outcomes.values()
         ratios[model, length] = mine = compute_ratios(shapes[model], length, outcome)
         speedups, forwards = [1 / ratio for ratio in mine], [float(r.forwards) for r in outcome.records]
         costs = [forward_flops(shapes[model], r.prompt_tokens + length) for r in outcome.records]
@@ -122,6 +123,6 @@ EXPERIMENT = Experiment(
         "for the mini tasks. Both sides have the same N, so a sample's ratio is that of its forwards. The "
         "mean of ratios is what the paper reports; the ratio of means is what a whole set gains."
     ),
-    runs=lambda lab: list(_declare(lab).values()),
+    runs=_declare,
     build=_build,
 )

@@ -9,18 +9,18 @@ from typing import Any
 from unmask.evals.compare import compare
 from unmask.evals.significance import wilson
 from unmask.experiments import methods, stats
-from unmask.experiments.experiment import Results
 from unmask.experiments.lab import Lab
 from unmask.experiments.report import Table
 from unmask.experiments.runs import Outcome, Run
 from unmask.types import Sampler
 
+RunKey = tuple[str, str, str]  # model, label of a table's row, task
 Choose = Callable[[str, str], Mapping[str, Sampler]]  # family and task in, samplers by label out
 
 
 @dataclass(frozen=True, slots=True)
 class Cells:
-    """Outcomes of one model: label -> task -> outcome."""
+    """The outcomes of one model, by label and task."""
 
     model: str
     rows: Mapping[str, Mapping[str, Outcome]]
@@ -38,8 +38,8 @@ def always(samplers: Mapping[str, Sampler]) -> Choose:
 
 def declare(
     lab: Lab, choose: Choose, only: Sequence[str] | None = None, **settings: Any
-) -> dict[tuple[str, str, str], Run]:
-    """The runs by model, label and task."""
+) -> dict[RunKey, Run]:
+    """Return a run per model, label and task."""
     return {
         (model, label, task): lab.run(model, task, sampler, **settings)
         for model in lab.models
@@ -48,17 +48,12 @@ def declare(
     }
 
 
-def collect(lab: Lab, runs: Mapping[tuple[str, str, str], Run], results: Results) -> list[Cells]:
-    """The outcomes of declared runs, a Cells per model that has any."""
-    found = []
-    for model in lab.models:
-        mine = {(label, task): run for (of, label, task), run in runs.items() if of == model}
-        rows: dict[str, dict[str, Outcome]] = {}
-        for (label, task), run in mine.items():
-            rows.setdefault(label, {})[task] = results[run]
-        if rows:
-            found.append(Cells(model, rows))
-    return found
+def collect(outcomes: Mapping[RunKey, Outcome]) -> list[Cells]:
+    """Sort outcomes into a Cells per model."""
+    found: dict[str, dict[str, dict[str, Outcome]]] = {}
+    for (model, label, task), outcome in outcomes.items():
+        found.setdefault(model, {}).setdefault(label, {})[task] = outcome
+    return [Cells(model, rows) for model, rows in found.items()]
 
 
 def table(cells: Cells, name: str, title: str, *, against: str | None = None) -> Table:

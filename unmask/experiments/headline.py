@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from unmask.experiments import drawing, stats
-from unmask.experiments.experiment import Experiment, Results
-from unmask.experiments.grid import Cells, collect, declare, numbers, short, table
+from unmask.experiments.experiment import Experiment
+from unmask.experiments.grid import Cells, declare, numbers, short, table
 from unmask.experiments.lab import Lab
 from unmask.experiments.methods import THRESHOLDS, more_methods
 from unmask.experiments.report import Finding, Picture, Report, Table, above, below, flat
@@ -30,12 +30,12 @@ ABOUT = (
 )
 
 
-def _build(lab: Lab, results: Results) -> Report:
-    found = [_with_full_base(cells) for cells in collect(lab, declare(lab, more_methods), results)]
+def _build(lab: Lab, cells: Sequence[Cells]) -> Report:
+    found = [_with_full_base(one) for one in cells]
     return Report(
-        tables=flat([_tables(cells) for cells in found]),
+        tables=flat([_tables(one) for one in found]),
         pictures=(_picture(found),),
-        findings=flat([_findings(cells) for cells in found]),
+        findings=flat([_findings(one) for one in found]),
     )
 
 
@@ -119,6 +119,6 @@ EXPERIMENT = Experiment(
     name="headline",
     title="The main table",
     about=ABOUT,
-    runs=lambda lab: list(declare(lab, more_methods).values()),
+    runs=lambda lab: declare(lab, more_methods),
     build=_build,
 )

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 
 from unmask.experiments import methods, stats
-from unmask.experiments.experiment import Experiment, Results
-from unmask.experiments.grid import short
+from unmask.experiments.experiment import Experiment
+from unmask.experiments.grid import Cells, short
 from unmask.experiments.lab import Lab
-from unmask.experiments.pareto import CHOSEN, label, pairs, sweep, sweep_runs
+from unmask.experiments.pareto import CHOSEN, label, pairs, sweep
 from unmask.experiments.report import Finding, Report, Table
 from unmask.experiments.runs import Outcome
 
@@ -27,8 +27,7 @@ def choose(outcomes: Mapping[Pair, Mapping[Setting, Outcome]], settings: Sequenc
     return min(good, key=lambda pair: (fmean(outcomes[pair][s].steps for s in settings), pair))
 
 
-def _build(lab: Lab, results: Results) -> Report:
-    cells = sweep(lab, results)
+def _build(lab: Lab, cells: Sequence[Cells]) -> Report:
     settings = [(one.model, task) for one in cells for task in one.tasks]
     outcomes = {
         pair: {(one.model, task): one.rows[label(pair)][task] for one in cells for task in one.tasks}
@@ -95,6 +94,6 @@ EXPERIMENT = Experiment(
         f"whose mean accuracy is within {TOLERANCE:g} point of the best. The paper does not say how it "
         "trades accuracy for steps; this is our reading."
     ),
-    runs=sweep_runs,
+    runs=sweep,
     build=_build,
 )

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from unmask.experiments import drawing, stats
-from unmask.experiments.experiment import Experiment, Results
-from unmask.experiments.grid import Cells, collect, declare, numbers, short
+from unmask.experiments.experiment import Experiment
+from unmask.experiments.grid import Cells, RunKey, declare, numbers, short
 from unmask.experiments.lab import Lab
 from unmask.experiments.methods import HARD, more_methods
 from unmask.experiments.report import Finding, Picture, Report, Table, above, flat
@@ -40,14 +40,9 @@ def _samplers(family: str, task: str) -> dict[str, Sampler]:
     return {**swept, "Base": others["Base"], **{name: others[name] for name in MARKERS}}
 
 
-def sweep_runs(lab: Lab) -> Sequence[Run]:
-    """The sweep and the baselines."""
-    return list(declare(lab, _samplers, HARD).values())
-
-
-def sweep(lab: Lab, results: Results) -> list[Cells]:
-    """The outcomes of the sweep, a Cells per model."""
-    return collect(lab, declare(lab, _samplers, HARD), results)
+def sweep(lab: Lab) -> dict[RunKey, Run]:
+    """Return the runs of the sweep and of the baselines."""
+    return declare(lab, _samplers, HARD)
 
 
 def frontier(points: Mapping[str, tuple[float, float]]) -> list[str]:
@@ -67,8 +62,7 @@ def place_of(outcomes: Mapping[str, Outcome]) -> tuple[float, float]:
     return cost, 100 * stats.macro({task: one.accuracy for task, one in outcomes.items()})
 
 
-def _build(lab: Lab, results: Results) -> Report:
-    found = sweep(lab, results)
+def _build(lab: Lab, found: Sequence[Cells]) -> Report:
     return Report(
         tables=tuple(_table(cells) for cells in found),
         pictures=(_picture(found),),
@@ -150,6 +144,6 @@ EXPERIMENT = Experiment(
         f"c over {', '.join(f'{c:g}' for c in CONFIDENCES)} and d over "
         f"{', '.join(f'{d:g}' for d in DIVERGENCES)}, on the math and code tasks."
     ),
-    runs=sweep_runs,
+    runs=sweep,
     build=_build,
 )

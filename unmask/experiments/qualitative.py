@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,8 +11,8 @@ from unmask.evals import get_task
 from unmask.evals.answers.program import find_code
 from unmask.evals.decode import judge
 from unmask.experiments import methods
-from unmask.experiments.experiment import Experiment, Results
-from unmask.experiments.grid import short
+from unmask.experiments.experiment import Experiment
+from unmask.experiments.grid import Cells, short
 from unmask.experiments.lab import Lab
 from unmask.experiments.paper import reported
 from unmask.experiments.report import Report, Table, flat
@@ -117,7 +117,7 @@ def _answers(lab: Lab, model: str, question: Question) -> dict[str, dict[str, An
     return answers
 
 
-def _build(lab: Lab, results: Results) -> Report:
+def _build(lab: Lab, _: Sequence[Cells]) -> Report:
     parts = [
         _part(model, question, _answers(lab, model, question))
         for model in lab.models
@@ -176,6 +176,6 @@ EXPERIMENT = Experiment(
         "a check, an answer if it names the result. The mini models know their own tasks alone: the paper's "
         "four prompts are foreign to them, and shown all the same. One answer per method proves nothing."
     ),
-    runs=lambda lab: [],
+    runs=lambda lab: {},
     build=_build,
 )

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from unmask.experiments import ablation, methods
-from unmask.experiments.experiment import Experiment, Results
-from unmask.experiments.grid import Cells, short, table
+from unmask.experiments.experiment import Experiment
+from unmask.experiments.grid import Cells, RunKey, short, table
 from unmask.experiments.lab import Lab
 from unmask.experiments.report import Finding, Report, Table, below, flat
 from unmask.experiments.runs import Run
@@ -45,7 +45,7 @@ class Doubting:
         return decision
 
 
-def _declare(lab: Lab) -> dict[tuple[str, str, str], Run]:
+def _declare(lab: Lab) -> dict[RunKey, Run]:
     return {
         (model, label, task): lab.run(model, task, SAMPLERS["less"], **settings)
         for model in lab.models
@@ -54,14 +54,7 @@ def _declare(lab: Lab) -> dict[tuple[str, str, str], Run]:
     }
 
 
-def _build(lab: Lab, results: Results) -> Report:
-    declared, found = _declare(lab), []
-    for model in lab.models:
-        tasks = lab.tasks(model, methods.HARD)
-        rows = {
-            label: {task: results[declared[model, label, task]] for task in tasks} for label in SELECTIONS
-        }
-        found.append(Cells(model, rows))
+def _build(lab: Lab, found: Sequence[Cells]) -> Report:
     checks = {model: _independence(lab, model) for model in lab.models}
     return Report(
         tables=(*flat([_tables(cells) for cells in found]), _check_table(checks)),
@@ -120,6 +113,6 @@ EXPERIMENT = Experiment(
         "only later steps can differ. The released LLaDA code noises the distribution first, which is why "
         "its steps fall in the paper's table; the check below shows that ours does not."
     ),
-    runs=lambda lab: list(_declare(lab).values()),
+    runs=_declare,
     build=_build,
 )

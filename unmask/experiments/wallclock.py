@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from statistics import fmean, stdev
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -11,9 +11,9 @@ import torch
 
 from unmask.evals.manifest import device_name
 from unmask.experiments import drawing, methods, stats
-from unmask.experiments.experiment import Experiment, Results
+from unmask.experiments.experiment import Experiment
 from unmask.experiments.flops import first_task
-from unmask.experiments.grid import short
+from unmask.experiments.grid import Cells, short
 from unmask.experiments.lab import Lab
 from unmask.experiments.paper import reported
 from unmask.experiments.report import Picture, Report, Table, above, flat
@@ -80,7 +80,7 @@ def _measured(lab: Lab, model: str) -> dict[str, dict[str, Any]]:
     return found
 
 
-def _build(lab: Lab, results: Results) -> Report:
+def _build(lab: Lab, _: Sequence[Cells]) -> Report:
     found = {model: _measured(lab, model) for model in lab.models}
     return Report(
         tables=tuple(_table(model, times) for model, times in found.items()),
@@ -146,6 +146,6 @@ EXPERIMENT = Experiment(
         f"{WARM_UP} samples of warm-up per method. These figures belong to the machine and are kept, not "
         "made again."
     ),
-    runs=lambda lab: [],
+    runs=lambda lab: {},
     build=_build,
 )
