@@ -10,7 +10,7 @@ from unmask import LESS
 from unmask.evals import get_task
 from unmask.evals.run import Progress, evaluate_samples
 from unmask.experiments.audit import audit
-from unmask.experiments.lab import Lab, Settings
+from unmask.experiments.lab import Lab, LabSettings
 from unmask.experiments.methods import base
 from unmask.experiments.store import ENDING, from_columns, to_columns
 from unmask.samplers import SAMPLERS
@@ -116,7 +116,7 @@ def test_overlapping_runs_that_are_stopped_go_on_where_they_stopped(make_lab, tm
 
 
 def test_a_small_model_is_loaded_once_however_often_it_is_asked_for(tmp_path):
-    lab = Lab(Settings(models=("mini-llada", "mini-dream"), out=tmp_path, device="cpu"))
+    lab = Lab(LabSettings(models=("mini-llada", "mini-dream"), out=tmp_path, device="cpu"))
     first = lab.model("mini-llada")
     lab.model("mini-dream")
     assert lab.model("mini-llada") is first

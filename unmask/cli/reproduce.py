@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -94,24 +94,13 @@ class ReproduceOptions:
 
     def lab(self) -> Lab:
         """The lab that these options mean."""
-        from unmask.experiments.lab import Lab, Settings
+        from unmask.experiments.lab import Lab, LabSettings
 
-        return Lab(
-            Settings(
-                models=tuple(self.models or [DEFAULT_MODEL]),
-                out=self.out,
-                tasks=tuple(self.tasks.split(",")) if self.tasks else (),
-                limit=self.limit,
-                device=self.device,
-                dtype=self.dtype,
-                batch_size=self.batch_size,
-                data=self.data,
-                block_length=parse_block_length(self.block_length),
-                records_only=self.records_only,
-                max_loss=self.max_loss,
-                max_steps=self.max_steps,
-            )
-        )
+        given = {item.name: getattr(self, item.name) for item in fields(LabSettings)}
+        given["models"] = tuple(self.models or [DEFAULT_MODEL])
+        given["tasks"] = tuple(self.tasks.split(",")) if self.tasks else ()
+        given["block_length"] = parse_block_length(self.block_length)
+        return Lab(LabSettings(**given))
 
 
 def reproduce(names: Names, options: ReproduceOptions) -> None:

@@ -62,9 +62,9 @@ def picture(name: str, found: Sequence[Cells], against: str = FULL) -> Picture:
     def draw() -> Figure:
         labels = [label for label in found[0].rows if label != against]
         figure, axes = drawing.panels(len(found), height=1.1 + 0.38 * len(labels), width=4.8)
-        for place, cells in zip(axes, found, strict=True):
+        for panel, cells in zip(axes, found, strict=True):
             values = {label: points(cells, label, against) for label in labels}
-            drawing.bars(place, values, label=f"points to {against}", title=short(cells.model), zero=True)
+            drawing.bars(panel, values, label=f"points to {against}", title=short(cells.model), zero=True)
         return figure
 
     return Picture(name, f"Macro accuracy against {against}, paired, with 95 % intervals.", draw)

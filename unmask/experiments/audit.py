@@ -47,7 +47,7 @@ def audited(lab: Lab, run: Run) -> list[Trail]:
         trails = audit(model, samples, run.sampler, run.config, batch_size=lab.batch_size(model))
         return [asdict(trail) for trail in trails]
 
-    return [Trail(**trail) for trail in lab.fact(run.model, "audit", settings, make)]
+    return [Trail(**trail) for trail in lab.measurement(run.model, "audit", settings, make)]
 
 
 def audit(

@@ -78,7 +78,7 @@ def _findings(cells: Cells) -> Sequence[Finding]:
 def _picture(found: Sequence[Cells]) -> Picture:
     def draw() -> Figure:
         figure, axes = drawing.panels(len(found))
-        for place, cells in zip(axes, found, strict=True):
+        for panel, cells in zip(axes, found, strict=True):
             budgets = [float(label.removeprefix("T = ")) for label in cells.rows]
             lines = {
                 methods.title(task): (
@@ -87,11 +87,11 @@ def _picture(found: Sequence[Cells]) -> Picture:
                 )
                 for task in cells.tasks
             }
-            drawing.estimates(place, lines, title=short(cells.model))
-            place.set_xscale("log", base=2)
-            place.set_xticks(budgets, [f"{budget:g}" for budget in budgets])
-            place.set_xlabel("budget T, reverse steps")
-            place.set_ylabel("accuracy, %")
+            drawing.estimates(panel, lines, title=short(cells.model))
+            panel.set_xscale("log", base=2)
+            panel.set_xticks(budgets, [f"{budget:g}" for budget in budgets])
+            panel.set_xlabel("budget T, reverse steps")
+            panel.set_ylabel("accuracy, %")
         drawing.legend(figure, axes[0])
         return figure
 

@@ -172,7 +172,7 @@ def _watched(lab: Lab, model: str, cache: str, task: str) -> list[Sight]:
         return watch(loaded, samples, base, config, batch_size=lab.batch_size(loaded))
 
     settings = {"task": task, "samples": len(samples), "base": plain(base), "config": plain(config)}
-    return [Sight(**sight) for sight in lab.fact(model, "signals", settings, make)]
+    return [Sight(**sight) for sight in lab.measurement(model, "signals", settings, make)]
 
 
 SIGNALS = {  # field of Sight -> how a table names it, the factor, and the digits
@@ -226,15 +226,15 @@ def _change(before: Sequence[Sight], after: Sequence[Sight], name: str) -> stats
 def _picture(found: Sequence[Cells]) -> Picture:
     def draw() -> Figure:
         figure, axes = drawing.panels(len(found), height=3.4)
-        for place, cells in zip(axes, found, strict=True):
+        for panel, cells in zip(axes, found, strict=True):
             for number, label in enumerate(dict.fromkeys(label for label, _ in _pairs(cells))):
-                _draw_method(place, cells, label, drawing.COLOURS[number])
+                _draw_method(panel, cells, label, drawing.COLOURS[number])
             for marker, cache in zip(drawing.MARKERS, CACHES, strict=False):
-                place.plot([], [], marker, color=drawing.COLOURS[7], label=cache)
-            drawing.log_axis(place)
-            place.set_xlabel("milliseconds of decoding per sample")
-            place.set_ylabel("mean accuracy, %")
-            place.set_title(short(cells.model))
+                panel.plot([], [], marker, color=drawing.COLOURS[7], label=cache)
+            drawing.log_axis(panel)
+            panel.set_xlabel("milliseconds of decoding per sample")
+            panel.set_ylabel("mean accuracy, %")
+            panel.set_title(short(cells.model))
         drawing.legend(figure, axes[0])
         return figure
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from unmask.experiments import drawing, methods, stats
 from unmask.experiments.experiment import Experiment
 from unmask.experiments.grid import Cells, declare, numbers, short
-from unmask.experiments.lab import Lab, Settings
+from unmask.experiments.lab import Lab, LabSettings
 from unmask.experiments.methods import HARD
 from unmask.experiments.report import Finding, Picture, Report, Table, above, below, flat
 from unmask.experiments.runs import Outcome
@@ -33,7 +33,7 @@ class Target:
     max_steps: float | None
 
     @classmethod
-    def of(cls, settings: Settings) -> Target:
+    def of(cls, settings: LabSettings) -> Target:
         """The target that the settings name."""
         return cls(settings.max_loss, settings.max_steps)
 
@@ -181,12 +181,12 @@ def _held_out(cells: Cells, target: Target) -> tuple[Table, ...]:
 def _picture(found: Sequence[Cells], chosen: Mapping[str, str], target: Target) -> Picture:
     def draw() -> Figure:
         figure, axes = drawing.panels(len(found), height=3.4)
-        for place, cells in zip(axes, found, strict=True):
+        for panel, cells in zip(axes, found, strict=True):
             for name in candidates():
                 cost = stats.forwards(cells.rows[name]).value
                 gap = stats.difference(cells.rows["Base"], cells.rows[name])
                 mine = name == chosen[cells.model]
-                place.errorbar(
+                panel.errorbar(
                     cost,
                     gap.value,
                     yerr=drawing.reach(gap),
@@ -199,10 +199,10 @@ def _picture(found: Sequence[Cells], chosen: Mapping[str, str], target: Target) 
                     label="chosen" if mine else "other settings",
                 )
             if target.max_steps is None:
-                place.axhline(-target.max_loss, color="#000000", linewidth=1, linestyle="--", label="target")
-            place.set_xlabel("forward passes per sample")
-            place.set_ylabel("points to Base")
-            place.set_title(short(cells.model))
+                panel.axhline(-target.max_loss, color="#000000", linewidth=1, linestyle="--", label="target")
+            panel.set_xlabel("forward passes per sample")
+            panel.set_ylabel("points to Base")
+            panel.set_title(short(cells.model))
         drawing.legend(figure, axes[0])
         return figure
 

@@ -50,7 +50,7 @@ def panels(
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(width * across, height * down), layout="constrained")
         FigureCanvasAgg(figure)
-        axes = [figure.add_subplot(down, across, place + 1) for place in range(count)]
+        axes = [figure.add_subplot(down, across, number + 1) for number in range(count)]
     return figure, axes
 
 
@@ -60,10 +60,10 @@ def save_png(figure: Figure, path: Path) -> Path:
     return path
 
 
-def look(place: int) -> dict[str, Any]:
+def look(number: int) -> dict[str, Any]:
     """Colour and marker of the n-th thing in a figure."""
-    turn = place // len(COLOURS)  # a colour that comes again has another marker
-    return {"color": COLOURS[place % len(COLOURS)], "marker": MARKERS[(place + 3 * turn) % len(MARKERS)]}
+    turn = number // len(COLOURS)  # a colour that comes again has another marker
+    return {"color": COLOURS[number % len(COLOURS)], "marker": MARKERS[(number + 3 * turn) % len(MARKERS)]}
 
 
 def legend(figure: Figure, axes: Axes, *, columns: int = 4) -> None:
@@ -118,25 +118,25 @@ def bars(
     cycle: int = 6,
 ) -> None:
     """Horizontal bars with their intervals, the first on top, in `cycle` colours by turns."""
-    places = list(range(len(values)))[::-1]
+    positions = list(range(len(values)))[::-1]
     estimates = list(values.values())
     reaches = [reach(estimate) for estimate in estimates]
     axes.barh(
-        places,
+        positions,
         [estimate.value for estimate in estimates],
-        color=[COLOURS[place % cycle] for place in range(len(values))],
+        color=[COLOURS[number % cycle] for number in range(len(values))],
         height=0.62,
     )
     axes.errorbar(
         [estimate.value for estimate in estimates],
-        places,
+        positions,
         xerr=[[low for [low], _ in reaches], [high for _, [high] in reaches]],
         fmt="none",
         ecolor="#333333",
         capsize=2.5,
         linewidth=1,
     )
-    axes.set_yticks(places, list(values))
+    axes.set_yticks(positions, list(values))
     axes.grid(visible=False, axis="y")
     axes.set_xlabel(label)
     axes.set_title(title)
@@ -149,7 +149,7 @@ def bars(
 def points(axes: Axes, found: Mapping[str, tuple[Estimate, Estimate]], *, title: str) -> None:
     """Accuracy over forwards with intervals both ways."""
     accuracy_axis(axes)
-    for place, (name, (cost, quality)) in enumerate(found.items()):
+    for number, (name, (cost, quality)) in enumerate(found.items()):
         axes.errorbar(
             cost.value,
             quality.value,
@@ -161,7 +161,7 @@ def points(axes: Axes, found: Mapping[str, tuple[Estimate, Estimate]], *, title:
             markeredgewidth=1.2,
             capsize=2,
             linewidth=1,
-            **look(place),
+            **look(number),
         )
     log_axis(axes)
     axes.set_xlabel("forward passes per sample")
@@ -170,8 +170,8 @@ def points(axes: Axes, found: Mapping[str, tuple[Estimate, Estimate]], *, title:
 
 def lines(axes: Axes, found: Mapping[str, tuple[Sequence[float], Sequence[float]]], *, title: str) -> None:
     """A line per name."""
-    for place, (name, (across, up)) in enumerate(found.items()):
-        axes.plot(across, up, label=name, markersize=4, linewidth=1.4, **look(place))
+    for number, (name, (across, up)) in enumerate(found.items()):
+        axes.plot(across, up, label=name, markersize=4, linewidth=1.4, **look(number))
     axes.set_title(title)
 
 
@@ -179,10 +179,10 @@ def estimates(
     axes: Axes, found: Mapping[str, tuple[Sequence[float], Sequence[Estimate]]], *, title: str
 ) -> None:
     """A line per name with intervals, each a little to the right of the one before."""
-    for place, (name, (across, up)) in enumerate(found.items()):
+    for number, (name, (across, up)) in enumerate(found.items()):
         reaches = [reach(estimate) for estimate in up]
         axes.errorbar(
-            [(1 + 0.04 * place) * x for x in across],
+            [(1 + 0.04 * number) * x for x in across],
             [estimate.value for estimate in up],
             yerr=[[low for [low], _ in reaches], [high for _, [high] in reaches]],
             label=name,
@@ -190,7 +190,7 @@ def estimates(
             linewidth=1.4,
             elinewidth=0.8,
             capsize=2,
-            **look(place),
+            **look(number),
         )
     axes.set_title(title)
 
@@ -205,21 +205,25 @@ def reach(estimate: Estimate) -> list[list[float]]:
 
 def violins(axes: Axes, groups: Sequence[Sequence[float]], labels: Sequence[str]) -> None:
     """A violin with a box in it per group; a group of equal numbers has only its box."""
-    places = list(range(1, len(groups) + 1))
-    wide = [(place, group) for place, group in zip(places, groups, strict=True) if max(group) > min(group)]
+    positions = list(range(1, len(groups) + 1))
+    wide = [
+        (position, group)
+        for position, group in zip(positions, groups, strict=True)
+        if max(group) > min(group)
+    ]
     if wide:
         drawn = axes.violinplot(
-            [group for _, group in wide], [place for place, _ in wide], showextrema=False, widths=0.8
+            [group for _, group in wide], [position for position, _ in wide], showextrema=False, widths=0.8
         )
         for body in drawn["bodies"]:  # type: ignore[attr-defined]
             body.set_facecolor(COLOURS[4])
             body.set_alpha(0.6)
     axes.boxplot(
         [list(group) for group in groups],
-        positions=places,
+        positions=positions,
         widths=0.16,
         showfliers=False,
         medianprops={"color": COLOURS[1], "linewidth": 1.6},
     )
-    axes.set_xticks(places, list(labels))
+    axes.set_xticks(positions, list(labels))
     axes.grid(visible=False, axis="x")

@@ -92,13 +92,13 @@ def _picture(lab: Lab, trails: dict[tuple[str, str, str], list[Trail]]) -> Pictu
     def draw() -> Figure:
         tasks = {model: lab.tasks(model, methods.HARD) for model in lab.models}
         figure, axes = drawing.panels(len(lab.models), height=3.4, width=4.8)
-        for place, model in zip(axes, lab.models, strict=True):
+        for panel, model in zip(axes, lab.models, strict=True):
             values = {
                 f"{methods.title(task)}, {short_label}": share(trails[model, "LESS", task], name)
                 for task in tasks[model]
                 for short_label, name in (("forced", "forced"), ("none eligible", "empty"))
             }
-            drawing.bars(place, values, label="% of steps", title=f"{short(model)}, LESS", cycle=2)
+            drawing.bars(panel, values, label="% of steps", title=f"{short(model)}, LESS", cycle=2)
         return figure
 
     return Picture(

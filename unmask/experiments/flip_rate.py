@@ -38,11 +38,11 @@ def curve(trails: Sequence[Trail]) -> list[Share]:
     for number, trail in enumerate(trails):
         steps = len(trail.flips)
         for step in range(steps):
-            place = step * BINS // steps
-            flips[place] += trail.flips[step]
-            watched[place] += trail.watched[step]
+            part = step * BINS // steps
+            flips[part] += trail.flips[step]
+            watched[part] += trail.watched[step]
             if trail.watched[step]:
-                samples[place].add(number)
+                samples[part].add(number)
     return [
         Share(100 * flip / seen if seen else None, len(those))
         for flip, seen, those in zip(flips, watched, samples, strict=True)
@@ -75,11 +75,11 @@ def _build(lab: Lab, _: Sequence[Cells]) -> Report:
             {
                 "model": short(model),
                 "task": task,
-                "trajectory": (place + 0.5) / BINS,
+                "trajectory": (number + 0.5) / BINS,
                 "flip_percent": share.percent,
                 "samples": share.samples,
             }
-            for place, share in enumerate(curve(found))
+            for number, share in enumerate(curve(found))
         ]
         where = f"{short(model)}, {methods.title(task)}"
         findings.append(below(f"{where}: at most {BAR:g} % flip in the final quarter", last, BAR, unit="%"))
@@ -91,17 +91,17 @@ def _build(lab: Lab, _: Sequence[Cells]) -> Report:
 def _picture(lab: Lab, trails: dict[tuple[str, str], list[Trail]]) -> Picture:
     def draw() -> Figure:
         figure, axes = drawing.panels(len(lab.models))
-        for place, model in zip(axes, lab.models, strict=True):
+        for panel, model in zip(axes, lab.models, strict=True):
             found = {}
             for (of, task), mine in trails.items():
                 if of == model:
                     found[methods.title(task)] = _drawn(curve(mine), min(FEWEST, len(mine)))
-            place.axvspan(100 * FINAL, 100, color="#EEEEEE", zorder=0)
-            drawing.lines(place, found, title=short(model))
-            place.set_xlim(0, 100)
-            place.set_ylim(bottom=0)
-            place.set_xlabel("share of the executed steps, %")
-            place.set_ylabel("top-1 flips, % of masked positions")
+            panel.axvspan(100 * FINAL, 100, color="#EEEEEE", zorder=0)
+            drawing.lines(panel, found, title=short(model))
+            panel.set_xlim(0, 100)
+            panel.set_ylim(bottom=0)
+            panel.set_xlabel("share of the executed steps, %")
+            panel.set_ylabel("top-1 flips, % of masked positions")
         drawing.legend(figure, axes[0])
         return figure
 

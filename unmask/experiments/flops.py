@@ -101,14 +101,14 @@ def _findings(model: str, length: int, ratios: Sequence[float]) -> list[Finding]
 def _picture(lab: Lab, ratios: dict[tuple[str, int], list[float]]) -> Picture:
     def draw() -> Figure:
         figure, axes = drawing.panels(len(lab.models))
-        for place, model in zip(axes, lab.models, strict=True):
+        for panel, model in zip(axes, lab.models, strict=True):
             mine = {length: values for (of, length), values in ratios.items() if of == model}
-            drawing.violins(place, list(mine.values()), [str(length) for length in mine])
-            place.axhline(1, color="#333333", linewidth=0.8, linestyle="--")
-            place.set_ylim(bottom=0)
-            place.set_xlabel("budget T = L")
-            place.set_ylabel("FLOPs of LESS / FLOPs of Base")
-            place.set_title(short(model))
+            drawing.violins(panel, list(mine.values()), [str(length) for length in mine])
+            panel.axhline(1, color="#333333", linewidth=0.8, linestyle="--")
+            panel.set_ylim(bottom=0)
+            panel.set_xlabel("budget T = L")
+            panel.set_ylabel("FLOPs of LESS / FLOPs of Base")
+            panel.set_title(short(model))
         return figure
 
     return Picture("flops", "Compute ratio per sample; the bar is the median, the box the middle half.", draw)

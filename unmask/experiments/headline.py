@@ -79,12 +79,12 @@ def _savings(cells: Cells) -> Table:
 def _picture(found: Sequence[Cells]) -> Picture:
     def draw() -> Figure:
         figure, axes = drawing.panels(len(found), height=3.8)
-        for place, cells in zip(axes, found, strict=True):
+        for panel, cells in zip(axes, found, strict=True):
             values = {
                 label: (stats.forwards(outcomes), stats.accuracy(outcomes))
                 for label, outcomes in cells.rows.items()
             }
-            drawing.points(place, values, title=short(cells.model))
+            drawing.points(panel, values, title=short(cells.model))
         drawing.legend(figure, axes[0], columns=3)
         return figure
 

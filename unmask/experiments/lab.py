@@ -18,7 +18,7 @@ from unmask.evals.records import digest
 from unmask.evals.run import Job, Progress, finish, load_samples
 from unmask.evals.task import Sample
 from unmask.experiments import methods
-from unmask.experiments.overlap import Crew
+from unmask.experiments.overlap import DevicePool
 from unmask.experiments.runs import Outcome, Run
 from unmask.experiments.store import Store
 from unmask.models import load
@@ -37,7 +37,7 @@ Watch: TypeAlias = Callable[[int, int, Run, Progress | None], None]  # runs done
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class LabSettings:
     """What experiments are made on."""
 
     models: tuple[str, ...]
@@ -62,13 +62,13 @@ class Loaded(NamedTuple):
     """A model in memory, and its fingerprint."""
 
     model: Trunk
-    mark: str
+    fingerprint: str
 
 
 class Lab:
     """Runs experiments' runs, and remembers what it loaded."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: LabSettings) -> None:
         self.settings = settings
         self.store = Store(settings.out / "records")
         self._models: dict[str, Loaded] = {}
@@ -142,17 +142,17 @@ class Lab:
 
         def make(run: Run) -> Outcome:
             def progress(state: Progress) -> None:
-                crew.check()
+                pool.check()
                 if watch is not None:
                     watch(sum(one in done for one in wanted), len(wanted), run, state)
 
-            return self._make(run, progress, crew)
+            return self._make(run, progress, pool)
 
         left = [run for run in wanted if run not in done]
         for name, group in groupby(left, key=lambda run: run.model):
-            self._refuse_missing(self._place(left[0]), len(left), len(wanted))
-            crew: Crew[Run, Outcome] = Crew(make, self._workers(name))
-            for run, outcome in crew.made(list(group)):
+            self._refuse_missing(self._key(left[0]), len(left), len(wanted))
+            pool: DevicePool[Run, Outcome] = DevicePool(make, self._workers(name))
+            for run, outcome in pool.map(list(group)):
                 done[run] = outcome
         return {run: done[run] for run in wanted}
 
@@ -165,56 +165,62 @@ class Lab:
         """Runs that are under way at a time; a CPU has nothing to spare for the scoring of others."""
         return 1 if device_of(self.model(model)).type == "cpu" else 1 + SCORING
 
-    def _place(self, run: Run) -> tuple[str, ...]:
+    def _key(self, run: Run) -> tuple[str, ...]:
         """Where a run is kept."""
         samples = self.samples(run.task)
         return run.model, run.task, run.name(len(samples), get_task(run.task).version)
 
     def _kept(self, run: Run) -> Outcome | None:
-        place = self._place(run)
-        kept = self.store.outcome(*place)
+        key = self._key(run)
+        kept = self.store.outcome(*key)
         if kept is not None:
-            self._check(run.model, kept.configuration["model"]["fingerprint"], place)
+            self._check(run.model, kept.configuration["model"]["fingerprint"], key)
         return kept
 
-    def _make(self, run: Run, progress: Callable[[Progress], None], crew: Crew[Run, Outcome]) -> Outcome:
+    def _make(
+        self, run: Run, progress: Callable[[Progress], None], pool: DevicePool[Run, Outcome]
+    ) -> Outcome:
         """Decode, score and keep a run; only the decoding holds the device."""
-        model, place = self.model(run.model), self._place(run)
+        model, key = self.model(run.model), self._key(run)
         job = self._job(run)
 
         def decode(batches: Sequence[Batch]) -> Iterator[Decoded]:
             for batch in batches:
-                yield decode_batch(model, job.task, batch, job.sampler, job.config, device=crew.device)
+                yield decode_batch(model, job.task, batch, job.sampler, job.config, device=pool.device)
 
-        finish(job, decode, self.store.folder(*place), progress)
-        return self.store.finish(*place)
+        finish(job, decode, self.store.folder(*key), progress)
+        return self.store.finish(*key)
 
     def _job(self, run: Run) -> Job:
-        """All that a run decodes; prompts are read once per model and task, not once per run."""
-        model, mark = self._loaded(run.model)
+        """Prepare a run. Prompts are encoded once per model, task and length."""
+        model, fingerprint = self._loaded(run.model)
         task, length = get_task(run.task), run.config.new_tokens(model.info)
-        key = (run.model, run.task, length)
-        if key not in self._questions:
-            self._questions[key] = encode(model, self.samples(run.task), length)
-        questions, size = self._questions[key], self.batch_size(model)
+        asked = (run.model, run.task, length)
+        if asked not in self._questions:
+            self._questions[asked] = encode(model, self.samples(run.task), length)
+        questions, size = self._questions[asked], self.batch_size(model)
         return Job(
             task=task,
             batches=make_batches(questions, size),
             sampler=run.sampler,
             config=run.config,
-            manifest=describe(model, task, questions, run.sampler, run.config, size, mark=mark),
+            manifest=describe(
+                model, task, questions, run.sampler, run.config, size, known_fingerprint=fingerprint
+            ),
         )
 
-    def fact(self, model: str, kind: str, settings: Mapping[str, Any], make: Callable[[], Any]) -> Any:
-        """Something measured that is no run: as it was kept, or made now and kept."""
-        place = (model, kind, digest(dict(settings))[:12])
-        kept = self.store.read(*place)
+    def measurement(
+        self, model: str, kind: str, settings: Mapping[str, Any], measure: Callable[[], Any]
+    ) -> Any:
+        """Return a kept measurement, or measure now and keep it."""
+        key = (model, kind, digest(dict(settings))[:12])
+        kept = self.store.read(*key)
         if kept is None:
-            self._refuse_missing(place)
-            mark = self._loaded(model).mark
-            self.store.keep({"settings": settings, "fingerprint": mark, "value": make()}, *place)
-            kept = self.store.read(*place)
-        self._check(model, kept["fingerprint"], place)
+            self._refuse_missing(key)
+            found = {"settings": settings, "fingerprint": self._loaded(model).fingerprint, "value": measure()}
+            self.store.keep(found, *key)
+            kept = self.store.read(*key)
+        self._check(model, kept["fingerprint"], key)
         return kept["value"]
 
     def _loaded(self, name: str) -> Loaded:
@@ -225,17 +231,17 @@ class Lab:
             self._models[name] = Loaded(model, fingerprint(model))
         return self._models[name]
 
-    def _check(self, model: str, mark: str, place: Sequence[str]) -> None:
+    def _check(self, model: str, found: str, key: Sequence[str]) -> None:
         """Refuse what another model of this name wrote."""
-        if not self.settings.records_only and self._loaded(model).mark != mark:
+        if not self.settings.records_only and self._loaded(model).fingerprint != found:
             raise ValueError(
-                f"{'/'.join(place)} in {self.settings.out} is of other weights or another dtype than {model} "
+                f"{'/'.join(key)} in {self.settings.out} is of other weights or another dtype than {model} "
                 "has now; choose another --out, or use --records-only"
             )
 
-    def _refuse_missing(self, place: Sequence[str], missing: int = 1, wanted: int = 1) -> None:
+    def _refuse_missing(self, key: Sequence[str], missing: int = 1, wanted: int = 1) -> None:
         if self.settings.records_only:
             count = f" and {missing - 1} more of {wanted} runs" if missing > 1 else ""
             raise Missing(
-                f"{self.settings.out} lacks {'/'.join(place)}{count}; leave out --records-only to make it"
+                f"{self.settings.out} lacks {'/'.join(key)}{count}; leave out --records-only to make it"
             )

@@ -8,35 +8,35 @@ from threading import Event, Lock
 from typing import Generic, TypeVar
 
 Item = TypeVar("Item")
-Made = TypeVar("Made")
+Result = TypeVar("Result")
 
 
 class Stopped(Exception):
     """Work that ends because other work failed or was interrupted."""
 
 
-class Crew(Generic[Item, Made]):
+class DevicePool(Generic[Item, Result]):
     """Workers that share a device: whoever holds `device` may use it."""
 
-    def __init__(self, work: Callable[[Item], Made], workers: int) -> None:
+    def __init__(self, work: Callable[[Item], Result], workers: int) -> None:
         self.device = Lock()
         self._work = work
         self._workers = workers
         self._stop = Event()
 
-    def made(self, items: Sequence[Item]) -> Iterator[tuple[Item, Made]]:
+    def map(self, items: Sequence[Item]) -> Iterator[tuple[Item, Result]]:
         """What came of the items, in their order; one worker is the caller itself."""
         if self._workers == 1:
             yield from ((item, self._work(item)) for item in items)
             return
-        with ThreadPoolExecutor(self._workers) as pool:
-            waiting = [(item, pool.submit(self._work, item)) for item in items]
+        with ThreadPoolExecutor(self._workers) as threads:
+            waiting = [(item, threads.submit(self._work, item)) for item in items]
             try:
                 for item, future in waiting:
                     yield item, future.result()
             finally:
                 self._stop.set()
-                pool.shutdown(wait=False, cancel_futures=True)
+                threads.shutdown(wait=False, cancel_futures=True)
 
     def check(self) -> None:
         """To be called by long work from time to time; raises where it must end."""

@@ -56,7 +56,7 @@ def frontier(points: Mapping[str, tuple[float, float]]) -> list[str]:
     return kept
 
 
-def place_of(outcomes: Mapping[str, Outcome]) -> tuple[float, float]:
+def cost_and_accuracy(outcomes: Mapping[str, Outcome]) -> tuple[float, float]:
     """Macro steps and macro accuracy in percent."""
     cost = stats.macro({task: one.steps for task, one in outcomes.items()})
     return cost, 100 * stats.macro({task: one.accuracy for task, one in outcomes.items()})
@@ -71,7 +71,7 @@ def _build(lab: Lab, found: Sequence[Cells]) -> Report:
 
 
 def _swept(cells: Cells) -> dict[str, tuple[float, float]]:
-    return {label(pair): place_of(cells.rows[label(pair)]) for pair in pairs()}
+    return {label(pair): cost_and_accuracy(cells.rows[label(pair)]) for pair in pairs()}
 
 
 def _table(cells: Cells) -> Table:
@@ -108,29 +108,31 @@ def _findings(cells: Cells) -> Sequence[Finding]:
 def _picture(found: Sequence[Cells]) -> Picture:
     def draw() -> Figure:
         figure, axes = drawing.panels(len(found), height=3.6)
-        for place, cells in zip(axes, found, strict=True):
-            drawing.accuracy_axis(place)
+        for panel, cells in zip(axes, found, strict=True):
+            drawing.accuracy_axis(panel)
             swept = _swept(cells)
             kept = [swept[name] for name in frontier(swept)]
             dots = list(swept.values())
-            place.scatter(
+            panel.scatter(
                 [x for x, _ in dots], [y for _, y in dots], color="#9A9A9A", s=14, label="LESS, other (c, d)"
             )
-            place.plot(
+            panel.plot(
                 [x for x, _ in kept], [y for _, y in kept], color="#000000", linewidth=1.2, label="frontier"
             )
             chosen = swept[label(CHOSEN)]
-            place.plot(*chosen, "*", markersize=12, color=drawing.COLOURS[1], label=label(CHOSEN))
+            panel.plot(*chosen, "*", markersize=12, color=drawing.COLOURS[1], label=label(CHOSEN))
             for number, name in enumerate(MARKERS):
                 marker = "sDvP"[number]
                 colour = (drawing.COLOURS[0], *drawing.COLOURS[2:5])[number]
-                place.plot(*place_of(cells.rows[name]), marker, markersize=7, color=colour, label=name)
-            base = place_of(cells.rows["Base"])[1]
-            place.axhline(
+                panel.plot(
+                    *cost_and_accuracy(cells.rows[name]), marker, markersize=7, color=colour, label=name
+                )
+            base = cost_and_accuracy(cells.rows["Base"])[1]
+            panel.axhline(
                 base, color=drawing.COLOURS[0], linewidth=1, linestyle="--", label="accuracy of Base"
             )
-            place.set_xlabel("reverse steps per sample")
-            place.set_title(short(cells.model))
+            panel.set_xlabel("reverse steps per sample")
+            panel.set_title(short(cells.model))
         drawing.legend(figure, axes[0], columns=3)
         return figure
 

@@ -113,7 +113,7 @@ def _answers(lab: Lab, model: str, question: Question) -> dict[str, dict[str, An
         return found
 
     settings = {"name": question.name, "prompt": question.prompt, "config": plain(config)}
-    answers: dict[str, dict[str, Any]] = lab.fact(model, "qualitative", settings, make)
+    answers: dict[str, dict[str, Any]] = lab.measurement(model, "qualitative", settings, make)
     return answers
 
 

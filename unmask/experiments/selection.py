@@ -74,7 +74,9 @@ def _independence(lab: Lab, model: str) -> dict[str, int]:
         generate(lab.model(model), [sample.prompt for sample in samples], watched, run.config)
         return watched.seen
 
-    seen: dict[str, int] = lab.fact(model, "eligibility", {"task": task, "samples": len(samples)}, make)
+    seen: dict[str, int] = lab.measurement(
+        model, "eligibility", {"task": task, "samples": len(samples)}, make
+    )
     return seen
 
 

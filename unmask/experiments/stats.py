@@ -103,7 +103,7 @@ def macro_mean(values: Mapping[str, Sequence[float]]) -> Estimate:
     """The macro mean of numbers per task."""
     shares = weights(list(values))
     drawn = torch.stack(
-        [shares[task] * _means(part, place) for place, (task, part) in enumerate(values.items())]
+        [shares[task] * _means(part, number) for number, (task, part) in enumerate(values.items())]
     )
     value = macro({task: sum(part) / len(part) for task, part in values.items()})
     return Estimate(value, *_interval(drawn.sum(0)))
@@ -119,17 +119,17 @@ def forwards(outcomes: Mapping[str, Outcome]) -> Estimate:
     return macro_mean({task: [float(r.forwards) for r in one.records] for task, one in outcomes.items()})
 
 
-def _means(values: Sequence[float], place: int = 0) -> Tensor:
+def _means(values: Sequence[float], seed: int = 0) -> Tensor:
     """Means of resamples, [DRAWS]; another place has other draws."""
     if len(values) < FEWEST:
         return torch.full((DRAWS,), torch.nan, dtype=torch.float64)
-    return _resamples(len(values), place) @ torch.tensor(values, dtype=torch.float64) / len(values)
+    return _resamples(len(values), seed) @ torch.tensor(values, dtype=torch.float64) / len(values)
 
 
 @lru_cache(maxsize=32)
-def _resamples(size: int, place: int) -> Tensor:
+def _resamples(size: int, seed: int) -> Tensor:
     """How often each resample draws each of `size` numbers, [DRAWS, size]: one product gives all sums."""
-    picks = torch.randint(size, (DRAWS, size), generator=torch.Generator().manual_seed(place))
+    picks = torch.randint(size, (DRAWS, size), generator=torch.Generator().manual_seed(seed))
     counts = torch.zeros(DRAWS, size, dtype=torch.float64)
     return counts.scatter_add_(1, picks, torch.ones_like(counts))
 
@@ -158,11 +158,11 @@ def share(first: Mapping[str, Outcome], second: Mapping[str, Outcome], count: Co
 def _macro_draws(outcomes: Mapping[str, Outcome], count: Count) -> tuple[float, Tensor]:
     """The macro mean of a count, and that of resamples, which are the same samples for every method."""
     shares, value, drawn = weights(list(outcomes)), 0.0, torch.zeros(DRAWS, dtype=torch.float64)
-    for place, (task, outcome) in enumerate(outcomes.items()):
+    for number, (task, outcome) in enumerate(outcomes.items()):
         ordered = sorted(outcome.records, key=lambda record: record.id)
         numbers = [float(getattr(record, count)) for record in ordered]
         value += shares[task] * sum(numbers) / len(numbers)
-        drawn += shares[task] * _means(numbers, place)
+        drawn += shares[task] * _means(numbers, number)
     return value, drawn
 
 

@@ -76,7 +76,7 @@ def _measured(lab: Lab, model: str) -> dict[str, dict[str, Any]]:
             times = measure(loaded, [sample.prompt for sample in samples], run)
             return {**times, "device": device_name(loaded), "threads": torch.get_num_threads()}
 
-        found[label] = lab.fact(model, "wallclock", settings, make)
+        found[label] = lab.measurement(model, "wallclock", settings, make)
     return found
 
 
@@ -117,9 +117,9 @@ def _table(model: str, found: Mapping[str, Mapping[str, Any]]) -> Table:
                 "" if printed is None else f"{printed[0]} ± {printed[1]}",
             )
         )
-        for place, (second, steps) in enumerate(zip(seconds, times["steps"], strict=True)):
+        for number, (second, steps) in enumerate(zip(seconds, times["steps"], strict=True)):
             data.append(
-                {"model": short(model), "method": label, "place": place, "seconds": second, "steps": steps}
+                {"model": short(model), "method": label, "place": number, "seconds": second, "steps": steps}
             )
     first = next(iter(found.values()))
     title = f"{short(model)}, one sample at a time on {first['device']}, {first['threads']} CPU threads"
@@ -130,9 +130,9 @@ def _table(model: str, found: Mapping[str, Mapping[str, Any]]) -> Table:
 def _picture(found: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> Picture:
     def draw() -> Figure:
         figure, axes = drawing.panels(len(found), width=4.8, height=2.6)
-        for place, (model, times) in zip(axes, found.items(), strict=True):
+        for panel, (model, times) in zip(axes, found.items(), strict=True):
             values = {label: stats.mean(one["seconds"]) for label, one in times.items()}
-            drawing.bars(place, values, label="seconds per sample", title=short(model))
+            drawing.bars(panel, values, label="seconds per sample", title=short(model))
         return figure
 
     return Picture("wallclock", "Mean seconds per sample, with 95 % intervals.", draw)
