@@ -1,4 +1,4 @@
-"""A table of variants against full LESS, with paired differences: what most ablations are."""
+"""Ablations: a table of variants against full LESS, with paired differences."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def ablation(
     variants: Mapping[str, Sampler],
     findings: Callable[[Cells], Sequence[Finding]],
 ) -> Experiment:
-    """The experiment that compares variants with full LESS on the math and code tasks."""
+    """Return the experiment that compares variants with full LESS on the math and code tasks."""
     samplers = {**variants, FULL: SAMPLERS["less"]}
 
     def build(lab: Lab, found: Sequence[Cells]) -> Report:
@@ -57,7 +57,7 @@ def ablation(
 
 
 def picture(name: str, found: Sequence[Cells], against: str = FULL) -> Picture:
-    """Differences to full LESS as bars."""
+    """Draw the differences to full LESS as bars."""
 
     def draw() -> Figure:
         labels = [label for label in found[0].rows if label != against]
@@ -71,5 +71,5 @@ def picture(name: str, found: Sequence[Cells], against: str = FULL) -> Picture:
 
 
 def points(cells: Cells, label: str, against: str = FULL) -> stats.Estimate:
-    """Macro accuracy of a variant less that of full LESS."""
+    """Return the macro accuracy of a variant minus that of full LESS."""
     return stats.difference(cells.rows[against], cells.rows[label])

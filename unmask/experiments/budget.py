@@ -1,4 +1,4 @@
-"""LESS under a smaller and a larger budget of reverse steps."""
+"""LESS with smaller and larger budgets of reverse steps."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from unmask.samplers import SAMPLERS
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-SHARES = (0.25, 0.5, 1.0, 2.0)  # of the canvas: 64, 128, 256 and 512 steps for 256 tokens
+SHARES = (0.25, 0.5, 1.0, 2.0)  # of the canvas length: 64, 128, 256 and 512 steps for 256 tokens
 
 
 def _declare(lab: Lab) -> dict[RunKey, Run]:
@@ -34,7 +34,7 @@ def _declare(lab: Lab) -> dict[RunKey, Run]:
 
 
 def _steps(share: float, task: str) -> int | None:
-    """The budget; None is one step per token, so that this run is everybody's."""
+    """Return the budget. One step per token is None, so that other experiments share the run."""
     return None if share == 1 else round(share * get_task(task).max_new_tokens)
 
 

@@ -1,4 +1,4 @@
-"""Block caches under four samplers: what they save, what they cost, and what they do to the signals."""
+"""Block caches under four samplers: time saved, accuracy lost, effect on the signals of LESS."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 BLOCK = 32
 NONE = "no cache"
 CACHES: dict[str, str | None] = {NONE: None, "prefix": "prefix", "dual": "dual"}
-SAMPLES = 50  # per task, whose signals are looked at
+SAMPLES = 50  # samples per task whose signals are measured
 TOLERANCE = 1.0  # points
 NO_DUAL_KLASS = (
     "KLASS has no row with the dual cache: its divergences reach beyond the block, which is all that this "
@@ -42,7 +42,7 @@ def _samplers(family: str, task: str) -> dict[str, Sampler]:
 
 
 def allowed(sampler: Sampler, cache: str) -> bool:
-    """Whether a sampler may look at what a cache recomputes: KLASS looks beyond the block of the dual one."""
+    """Return whether a cache recomputes every column that the sampler reads."""
     return not (CACHES[cache] == "dual" and sampler.needs.span)
 
 
@@ -75,7 +75,7 @@ def _build(lab: Lab, cells: Sequence[Cells]) -> Report:
 
 
 def _pairs(cells: Cells) -> list[tuple[str, str]]:
-    """Method and cache of every row."""
+    """Return method and cache of every row."""
     labels = dict.fromkeys(row.rpartition(", ")[0] for row in cells.rows)
     return [(label, cache) for label in labels for cache in CACHES if _row(label, cache) in cells.rows]
 
@@ -118,12 +118,12 @@ def _summary(cells: Cells) -> Table:
 
 
 def _seconds(outcomes: Mapping[str, Outcome]) -> float:
-    """Macro mean of the seconds of decoding per sample."""
+    """Return the macro mean of the seconds of decoding per sample."""
     return stats.macro({task: one.seconds for task, one in outcomes.items()})
 
 
 def _numbers(cells: Cells) -> list[dict[str, Any]]:
-    """A line per method, cache and task, in full."""
+    """Return all numbers, a line per method, cache and task."""
     return [{**line, "seconds": cells.rows[line["method"]][line["task"]].seconds} for line in numbers(cells)]
 
 
@@ -143,7 +143,7 @@ def _cell(outcome: Outcome) -> str:
 
 
 def _findings(cells: Cells) -> list[Finding]:
-    """What a cache costs each method, and whether LESS still saves what it saves without."""
+    """Test what a cache costs each method, and whether LESS still saves forwards with it."""
     model, found = short(cells.model), []
     for label, cache in _pairs(cells):
         if cache != NONE:
@@ -158,7 +158,7 @@ def _findings(cells: Cells) -> list[Finding]:
 
 
 def _sights(lab: Lab, model: str, cache: str) -> list[Sight]:
-    """What the rule sees of the first samples of every math and code task, kept like a run."""
+    """Return the signals on the first samples of every math and code task. They are kept like a run."""
     return [sight for task in lab.tasks(model, methods.HARD) for sight in _watched(lab, model, cache, task)]
 
 
@@ -175,7 +175,7 @@ def _watched(lab: Lab, model: str, cache: str, task: str) -> list[Sight]:
     return [Sight(**sight) for sight in lab.measurement(model, "signals", settings, make)]
 
 
-SIGNALS = {  # field of Sight -> how a table names it, the factor, and the digits
+SIGNALS = {  # field of Sight -> column title, factor, digits
     "jsd": ("JSD between steps, 10⁻³", 1000, 2),
     "changed": ("top-1 changed, % of positions", 100, 2),
     "confidence": ("confidence, %", 100, 1),
@@ -204,7 +204,7 @@ def _sight_table(sights: Mapping[str, Mapping[str, Sequence[Sight]]]) -> Table:
 
 
 def _sight_findings(model: str, caches: Mapping[str, Sequence[Sight]]) -> list[Finding]:
-    """Whether stale keys make steps more alike, on the same samples under the same schedule."""
+    """Test whether stale keys make steps more alike, on the same samples under the same schedule."""
     found = []
     for cache in CACHES:
         if cache != NONE:
@@ -219,7 +219,7 @@ def _sight_findings(model: str, caches: Mapping[str, Sequence[Sight]]) -> list[F
 
 
 def _change(before: Sequence[Sight], after: Sequence[Sight], name: str) -> stats.Estimate:
-    """By how much a signal's mean differs, paired by sample."""
+    """Return the change of a signal's mean, paired by sample."""
     return stats.mean([new.share(name) - old.share(name) for old, new in zip(before, after, strict=True)])
 
 
@@ -243,7 +243,7 @@ def _picture(found: Sequence[Cells]) -> Picture:
 
 
 def _draw_method(axes: Axes, cells: Cells, label: str, colour: str) -> None:
-    """The caches of one method, joined by a line."""
+    """Draw the caches of one method, joined by a line."""
     found = [(cache, cells.rows[_row(label, cache)]) for of, cache in _pairs(cells) if of == label]
     across = [1000 * _seconds(mine) for _, mine in found]
     axes.plot(across, [stats.accuracy(mine).value for _, mine in found], color=colour, label=label)

@@ -31,13 +31,13 @@ def _findings(cells: Cells) -> Sequence[Finding]:
 
 
 def _price(cells: Cells, label: str) -> Finding:
-    """What a signal takes in forwards."""
+    """Test whether a signal costs forwards."""
     more = stats.share(cells.rows[label], cells.rows[FULL], "forwards")
     return above(f"{short(cells.model)}: {FULL} needs more forwards than {label}", more, 100, unit="% of its")
 
 
 def _worth(cells: Cells, label: str, task: str) -> Finding:
-    """Where a signal earns its steps: points and forwards of full LESS against the rule without it."""
+    """Test on one task whether full LESS is more accurate than the rule without a signal."""
     without, full = {task: cells.rows[label][task]}, {task: cells.rows[FULL][task]}
     forwards = stats.share(without, full, "forwards").shown(0)
     what = f"{short(cells.model)}, {methods.title(task)}: {FULL} is more accurate than {label}"

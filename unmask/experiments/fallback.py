@@ -1,4 +1,4 @@
-"""How often the rule decides, and how often the fallback does."""
+"""How often the fallback decides instead of the rule."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 READINGS = {"LESS": "less", "LESS, Algorithm 1": "less-paper", "LESS, released code": "less-released"}
-BAR = 9.0  # percent; the paper's largest figure
+BOUND = 9.0  # percent; the paper's largest figure
 
 
 def audits(lab: Lab) -> dict[tuple[str, str, str], Run]:
-    """The runs that are audited, by model, label and task."""
+    """Return the runs to audit, by model, label and task."""
     return {
         (model, label, task): lab.run(model, task, SAMPLERS[name])
         for model in lab.models
@@ -33,7 +33,7 @@ def audits(lab: Lab) -> dict[tuple[str, str, str], Run]:
 
 
 def share(trails: Sequence[Trail], name: str) -> stats.Estimate:
-    """Percent of a sample's steps of which something is true, over samples."""
+    """Return the percentage of steps for which a field of Trail is true, averaged over samples."""
     return stats.mean([sum(getattr(t, name)) / max(1, len(t.commits)) for t in trails]).scaled(100)
 
 
@@ -83,8 +83,8 @@ def _build(lab: Lab, _: Sequence[Cells]) -> Report:
 
 def _findings(where: str, forced: stats.Estimate, empty: stats.Estimate) -> list[Finding]:
     return [
-        below(f"{where}: the fallback acts on at most {BAR:g} % of steps", forced, BAR, unit="%"),
-        below(f"{where}: nothing is eligible on at most {BAR:g} % of steps", empty, BAR, unit="%"),
+        below(f"{where}: the fallback acts on at most {BOUND:g} % of steps", forced, BOUND, unit="%"),
+        below(f"{where}: nothing is eligible on at most {BOUND:g} % of steps", empty, BOUND, unit="%"),
     ]
 
 

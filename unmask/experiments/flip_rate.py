@@ -18,21 +18,21 @@ from unmask.experiments.stats import Estimate
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-BINS = 20  # of a trajectory, from its first step to its last
-FINAL = 0.75  # where the final quarter begins
-BAR = 5.0  # percent, the paper's bound for it
-FEWEST = 5  # samples behind a point that is drawn
+BINS = 20  # parts of a trajectory
+FINAL = 0.75  # start of the final quarter
+BOUND = 5.0  # percent; the paper's bound for the final quarter
+FEWEST = 5  # samples; a point with fewer is not drawn
 
 
 class Share(NamedTuple):
-    """Percent of masked positions that flip in a part of the trajectories; None: no position was watched."""
+    """Percentage of masked positions that flip in one part of the trajectories."""
 
-    percent: float | None
+    percent: float | None  # None if no sample had a position to watch
     samples: int  # that had a position to watch
 
 
 def curve(trails: Sequence[Trail]) -> list[Share]:
-    """How many positions flip, by share of the trajectory."""
+    """Return the share of flips in each part of the trajectory."""
     flips, watched = [0] * BINS, [0] * BINS
     samples: list[set[int]] = [set() for _ in range(BINS)]
     for number, trail in enumerate(trails):
@@ -50,7 +50,7 @@ def curve(trails: Sequence[Trail]) -> list[Share]:
 
 
 def quarter(trails: Sequence[Trail], *, final: bool) -> Estimate:
-    """Mean percent of flips per sample in the first or the final quarter of its steps."""
+    """Return the mean percentage of flips in the first or the final quarter of a sample's steps."""
     rates = []
     for trail in trails:
         steps = len(trail.flips)
@@ -82,7 +82,9 @@ def _build(lab: Lab, _: Sequence[Cells]) -> Report:
             for number, share in enumerate(curve(found))
         ]
         where = f"{short(model)}, {methods.title(task)}"
-        findings.append(below(f"{where}: at most {BAR:g} % flip in the final quarter", last, BAR, unit="%"))
+        findings.append(
+            below(f"{where}: at most {BOUND:g} % flip in the final quarter", last, BOUND, unit="%")
+        )
     header = ("model", "task", "first quarter, %", "final quarter, %", "samples")
     table = Table("flip-rate", "Top-1 flips per step", header, tuple(rows), tuple(data))
     return Report(tables=(table,), pictures=(_picture(lab, trails),), findings=tuple(findings))
@@ -113,7 +115,7 @@ def _picture(lab: Lab, trails: dict[tuple[str, str], list[Trail]]) -> Picture:
 
 
 def _drawn(shares: Sequence[Share], fewest: int) -> tuple[list[float], list[float]]:
-    """Where the points stand: a position or two of a single text say nothing."""
+    """Return the coordinates of the points with enough samples."""
     kept = [
         (100 * (at + 0.5) / BINS, share.percent)
         for at, share in enumerate(shares)

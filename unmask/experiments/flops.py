@@ -1,4 +1,4 @@
-"""How much arithmetic LESS saves, sample by sample, as the budget grows."""
+"""FLOPs that LESS saves per sample, over the budget."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from unmask.samplers import SAMPLERS
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-SHARES = (0.125, 0.25, 0.5, 1.0)  # of the canvas: 32, 64, 128 and 256 for 256 tokens
+SHARES = (0.125, 0.25, 0.5, 1.0)  # of the task's length: 32, 64, 128 and 256 for 256 tokens
 
 
 def first_task(lab: Lab, model: str) -> str:
-    """The task that is profiled: GSM8K where it is among the tasks."""
+    """Return the task to profile: GSM8K if it is among the tasks, else the first."""
     tasks = lab.tasks(model)
     return next((task for task in tasks if methods.role(task) == "gsm8k"), tasks[0])
 
@@ -41,7 +41,7 @@ def _declare(lab: Lab) -> dict[RunKey, Run]:
 
 
 def compute_ratios(shape: Shape, length: int, outcome: Outcome) -> list[float]:
-    """FLOPs of LESS over those of a Base that spends its whole budget, per sample."""
+    """Return, per sample, the FLOPs of LESS over those of a Base that spends its whole budget."""
     ratios = []
     for record in outcome.records:
         one = forward_flops(shape, record.prompt_tokens + length)

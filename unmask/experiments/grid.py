@@ -1,4 +1,4 @@
-"""Methods times tasks times models: the shape of nearly every table."""
+"""Tables of methods times tasks, one per model."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from unmask.experiments.runs import Outcome, Run
 from unmask.types import Sampler
 
 RunKey = tuple[str, str, str]  # model, label of a table's row, task
-Choose = Callable[[str, str], Mapping[str, Sampler]]  # family and task in, samplers by label out
+Choose = Callable[[str, str], Mapping[str, Sampler]]  # (family, task) -> samplers by label
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Cells:
 
 
 def always(samplers: Mapping[str, Sampler]) -> Choose:
-    """The same samplers for every family and task."""
+    """Choose the same samplers for every family and task."""
     return lambda family, task: samplers
 
 
@@ -57,7 +57,7 @@ def collect(outcomes: Mapping[RunKey, Outcome]) -> list[Cells]:
 
 
 def table(cells: Cells, name: str, title: str, *, against: str | None = None) -> Table:
-    """Accuracy and steps per task; a label to compare with adds paired differences."""
+    """Return a table of accuracy and steps per task. `against` adds paired differences to that label."""
     head = ("method", *map(methods.title, cells.tasks), "mean accuracy, %", "steps", "forwards")
     header = head if against is None else (*head, f"points to {against}")
     rows = [_row(cells, label, against) for label in cells.rows]
@@ -81,7 +81,7 @@ def _row(cells: Cells, label: str, against: str | None) -> tuple[str, ...]:
 
 
 def _cell(cells: Cells, label: str, task: str, against: str | None) -> str:
-    """Accuracy / steps, and in brackets the points to the method that is compared with."""
+    """Return accuracy / steps and, in brackets, the points to the method compared with."""
     outcome = cells.rows[label][task]
     shown = f"{100 * outcome.accuracy:.1f} / {outcome.steps:.1f}"
     if against is None or label == against:
@@ -90,7 +90,7 @@ def _cell(cells: Cells, label: str, task: str, against: str | None) -> str:
 
 
 def numbers(cells: Cells, against: str | None = None) -> list[dict[str, Any]]:
-    """A line per method and task, in full, with intervals."""
+    """Return all numbers with their intervals, a line per method and task."""
     lines = []
     for label, outcomes in cells.rows.items():
         for task, outcome in outcomes.items():
@@ -118,5 +118,5 @@ def numbers(cells: Cells, against: str | None = None) -> list[dict[str, Any]]:
 
 
 def short(model: str) -> str:
-    """The last part of a hub id or a path."""
+    """Return the last part of a hub id or a path."""
     return model.rstrip("/").rpartition("/")[2].partition("@")[0]

@@ -1,4 +1,4 @@
-"""The main table: Base, Prophet, KLASS, LESS in its three readings and plain thresholds on every task."""
+"""The main table: Base, Prophet, KLASS, three readings of LESS and plain thresholds on every task."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _build(lab: Lab, cells: Sequence[Cells]) -> Report:
 
 
 def _with_full_base(cells: Cells) -> Cells:
-    """Base with its whole budget first, then Base as it ran."""
+    """Add a row of Base with its whole budget before Base as it ran."""
     stopped = cells.rows["Base"]
     full = {task: outcome.spending_all() for task, outcome in stopped.items()}
     others = {label: outcomes for label, outcomes in cells.rows.items() if label != "Base"}
@@ -58,7 +58,7 @@ def _tables(cells: Cells) -> tuple[Table, ...]:
 
 
 def _savings(cells: Cells) -> Table:
-    """Steps and forwards saved against both ways to count Base."""
+    """Return the steps and forwards saved, for both ways to count Base."""
     rows = []
     for label, outcomes in cells.rows.items():
         steps, forwards = stats.steps(outcomes), stats.forwards(outcomes)
@@ -93,7 +93,7 @@ def _picture(found: Sequence[Cells]) -> Picture:
 
 
 def _findings(cells: Cells) -> tuple[Finding, ...]:
-    """What the paper's text says of this table, and what LESS is worth beside a plain threshold."""
+    """Test the paper's claims about this table, and LESS against plain thresholds."""
     less, model = cells.rows["LESS"], short(cells.model)
     rivals = ("KLASS", "KLASS 0.9 / 0.01", *THRESHOLDS)
     saved = stats.saved(cells.rows["Base"], less, "steps")

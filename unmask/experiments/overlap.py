@@ -1,4 +1,4 @@
-"""Work on several things at a time: while one has the device, others are scored and kept."""
+"""Overlap runs: while one decodes on the device, others are scored and written."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ Result = TypeVar("Result")
 
 
 class Stopped(Exception):
-    """Work that ends because other work failed or was interrupted."""
+    """Raised in a worker after another one failed or was interrupted."""
 
 
 class DevicePool(Generic[Item, Result]):
-    """Workers that share a device: whoever holds `device` may use it."""
+    """Threads that share a device. A worker uses it only while it holds `device`."""
 
     def __init__(self, work: Callable[[Item], Result], workers: int) -> None:
         self.device = Lock()
@@ -25,7 +25,7 @@ class DevicePool(Generic[Item, Result]):
         self._stop = Event()
 
     def map(self, items: Sequence[Item]) -> Iterator[tuple[Item, Result]]:
-        """What came of the items, in their order; one worker is the caller itself."""
+        """Yield each item and its result, in order. A single worker is the calling thread."""
         if self._workers == 1:
             yield from ((item, self._work(item)) for item in items)
             return
@@ -39,6 +39,6 @@ class DevicePool(Generic[Item, Result]):
                 threads.shutdown(wait=False, cancel_futures=True)
 
     def check(self) -> None:
-        """To be called by long work from time to time; raises where it must end."""
+        """Raise if the other work has stopped. Long work calls this from time to time."""
         if self._stop.is_set():
             raise Stopped("the other runs were stopped")

@@ -1,4 +1,4 @@
-"""The results page: every report, one after the other, with the machine that the numbers come from."""
+"""The results page: every report, and the machine that the numbers come from."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ formula, of their paired differences by Agresti and Min's, joined over tasks by 
 bootstrap over samples. A finding holds or does not hold only where its whole interval says so, else it is
 undecided; of so many intervals, some miss the truth by chance.
 """
-READING = "reading.md"  # in the folder of the records, written by people
+READING = "reading.md"  # in the output folder, written by people
 
 
 def write_page(
@@ -47,7 +47,7 @@ def figures_folder(page: Path) -> Path:
 
 
 def _origin(lab: Lab, outcomes: Sequence[Outcome]) -> str:
-    """Devices, versions and sizes, as the records have them."""
+    """Return devices, versions and sample counts, from the records."""
     if not outcomes:
         return ""
     devices = sorted({str(one.configuration["model"]["device"]) for one in outcomes})
@@ -74,14 +74,14 @@ def _summary(reports: Mapping[Experiment, Report]) -> str:
 
 
 def _reading(file: Path) -> list[str]:
-    """What people wrote about these records, where they did."""
+    """Return the section written by people, if the file exists."""
     if not file.is_file():
         return []
     return [f"## In plain words\n\n{file.read_text(encoding='utf-8').strip()}\n"]
 
 
 def _glance(lab: Lab, reports: Mapping[Experiment, Report]) -> str:
-    """What holds for which model; findings about single tasks stay in their sections."""
+    """Return the table of findings about whole models."""
     models = list(map(short, lab.models))
     rows = []
     for experiment, report in reports.items():

@@ -1,4 +1,4 @@
-"""LESS over a grid of thresholds: what accuracy costs."""
+"""LESS over a grid of thresholds: accuracy against steps."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ MARKERS = ("Prophet", "KLASS", "Threshold 0.75", "Threshold 0.9")
 
 
 def pairs() -> dict[tuple[float, float], LESS]:
-    """LESS at every pair (c, d)."""
+    """Return LESS at every pair (c, d)."""
     return {(c, d): LESS(min_confidence=c, max_jsd=d) for c in CONFIDENCES for d in DIVERGENCES}
 
 
 def label(pair: tuple[float, float]) -> str:
-    """A pair as tables have it."""
+    """Return the label of a pair in tables."""
     return f"c = {pair[0]:.2f}, d = {pair[1]:.3f}"
 
 
@@ -46,7 +46,7 @@ def sweep(lab: Lab) -> dict[RunKey, Run]:
 
 
 def frontier(points: Mapping[str, tuple[float, float]]) -> list[str]:
-    """The names that no other beats in both cost and quality, cheapest first."""
+    """Return the names that no other beats in both cost and quality, cheapest first."""
     kept: list[str] = []
     best = float("-inf")
     for name, (_, quality) in sorted(points.items(), key=lambda item: (item[1][0], -item[1][1])):
@@ -57,7 +57,7 @@ def frontier(points: Mapping[str, tuple[float, float]]) -> list[str]:
 
 
 def cost_and_accuracy(outcomes: Mapping[str, Outcome]) -> tuple[float, float]:
-    """Macro steps and macro accuracy in percent."""
+    """Return macro steps and macro accuracy in percent."""
     cost = stats.macro({task: one.steps for task, one in outcomes.items()})
     return cost, 100 * stats.macro({task: one.accuracy for task, one in outcomes.items()})
 

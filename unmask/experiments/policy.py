@@ -1,4 +1,4 @@
-"""Which of the eligible positions are committed."""
+"""Policies: which of the eligible positions are committed."""
 
 from __future__ import annotations
 

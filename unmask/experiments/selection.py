@@ -1,4 +1,4 @@
-"""How the token of a committed position is chosen: the most likely one, or drawn from a nucleus."""
+"""Token selection at committed positions: the most likely token, or a draw from a nucleus."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CHECKED = 4  # samples
 
 @dataclass(frozen=True)
 class Doubting:
-    """A sampler that also decides as if every token had been drawn differently, and counts what differs."""
+    """A sampler that also decides with the second most likely tokens, and counts changes of eligibility."""
 
     inner: Sampler
     seen: dict[str, int] = field(default_factory=lambda: {"positions": 0, "different": 0})
@@ -64,7 +64,7 @@ def _build(lab: Lab, found: Sequence[Cells]) -> Report:
 
 
 def _independence(lab: Lab, model: str) -> dict[str, int]:
-    """How often another draw would have changed what is eligible."""
+    """Count how often another draw would have changed eligibility."""
     task = lab.tasks(model, methods.HARD)[0]
     run = lab.run(model, task, SAMPLERS["less"], **SELECTIONS["Nucleus 0.5, 0.95"])
     samples = lab.samples(task, CHECKED)

@@ -39,7 +39,7 @@ def _declare(lab: Lab, model: str) -> dict[str, Run]:
 
 
 def measure(model: TextModel, prompts: list[Any], run: Run) -> dict[str, Any]:
-    """Seconds and steps per prompt, each decoded alone after a warm-up."""
+    """Return seconds and steps per prompt, each decoded alone after a warm-up."""
     for prompt in prompts[:WARM_UP]:
         generate(model, [prompt], run.sampler, run.config)
     seconds, steps = [], []
@@ -54,7 +54,7 @@ def measure(model: TextModel, prompts: list[Any], run: Run) -> dict[str, Any]:
 
 
 def _synchronize(model: TextModel) -> None:
-    """Wait for what the device still does."""
+    """Wait for the device to finish."""
     device = device_of(model)
     if device.type == "cuda":
         torch.cuda.synchronize(device)
