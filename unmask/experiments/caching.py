@@ -27,8 +27,8 @@ CACHES: dict[str, str | None] = {NONE: None, "prefix": "prefix", "dual": "dual"}
 SAMPLES = 50  # samples per task whose signals are measured
 TOLERANCE = 1.0  # points
 NO_DUAL_KLASS = (
-    "KLASS has no row with the dual cache: its divergences reach beyond the block, which is all that this "
-    "cache recomputes."
+    "KLASS has no row with the dual cache: it needs divergences beyond the block, and this cache recomputes "
+    "the block only."
 )
 
 
@@ -256,10 +256,10 @@ EXPERIMENT = Experiment(
     name="cache",
     title="Block caches",
     about=(
-        f"Blocks of {BLOCK} columns. The prefix cache freezes what stands before the block, the dual cache "
-        "what stands before and behind it; both are refreshed when a block begins. A forward of a cache "
-        "computes fewer columns, so compare seconds, not forwards: they are of decoding in batches, without "
-        "scoring, of one run each. The second table looks at the signals of LESS on the "
+        f"Blocks of {BLOCK} columns. The prefix cache freezes the columns before the block, the dual cache "
+        "those before and after it; both are refreshed when a block begins. A forward with a cache "
+        "computes fewer columns, so compare seconds, not forwards. Seconds are those of decoding in batches, "
+        "without scoring, one run each. The last table shows the signals of LESS on the "
         f"first {SAMPLES} samples of each math and code task while Base decodes, so that all three caches "
         "follow the same schedule."
     ),

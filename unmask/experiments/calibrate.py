@@ -126,7 +126,7 @@ def _written(lab: Lab, cells: Cells, name: str, target: Target) -> str:
     path = Path(lab.settings.out) / "presets" / f"less-{short(cells.model)}.json"
     write_preset(path, Preset(sampler="less", fields=_fields(candidates()[name]), about=about))
     return (
-        f"`presets/{path.name}` in the output folder holds what was found for {short(cells.model)}; "
+        f"`presets/{path.name}` in the output folder holds the setting for {short(cells.model)}; "
         f"`unmask generate`, `eval` and `serve` take it as `--sampler FILE`."
     )
 
@@ -214,9 +214,9 @@ EXPERIMENT = Experiment(
     title="Calibration",
     about=(
         "The cheapest setting whose whole 95 % interval keeps to the target: at most --max-loss points below "
-        "Base or, with --max-steps, the most accurate one within so many steps. Policies are named for full "
-        "sequences / for blocks. The interval is of each setting by itself: picking the best of many makes "
-        "it somewhat too narrow, which the held-out table shows."
+        "Base or, with --max-steps, the most accurate one within that many steps. Policies are named for "
+        "full sequences / for blocks. Each interval is of one setting; picking the best of many makes it "
+        "somewhat too narrow, which the held-out table shows."
     ),
     runs=lambda lab: declare(lab, _samplers, HARD),
     build=_build,

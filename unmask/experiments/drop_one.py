@@ -48,8 +48,8 @@ EXPERIMENT = ablation(
     "drop-one",
     "Drop one signal",
     "One signal is switched off. If confidence is the primary gate, its row falls by far the most; if "
-    "persistence and JSD are safeguards, their rows fall too. The findings per task say where these two earn "
-    "the steps that they take.",
+    "persistence and JSD are safeguards, their rows fall too. The findings per task show where these two "
+    "are worth their steps.",
     DROP,
     _findings,
 )

@@ -110,7 +110,7 @@ EXPERIMENT = Experiment(
     name="fallback",
     title="Fallback usage",
     about=(
-        "The paper's definition is that the forced action ran; the released code counts steps in which "
+        "The paper counts steps in which the fallback acted; the released code counts steps in which "
         "nothing was eligible anywhere. The first 50 samples of each math and code task."
     ),
     runs=lambda lab: {},

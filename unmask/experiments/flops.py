@@ -121,7 +121,7 @@ EXPERIMENT = Experiment(
         "Forwards times F(N), the paper's count for one forward over N columns, from the model's own sizes; "
         "Base spends its whole budget. T = L is L/8 to L: the paper's 32 to 256 for 256 tokens, 16 to 128 "
         "for the mini tasks. Both sides have the same N, so a sample's ratio is that of its forwards. The "
-        "mean of ratios is what the paper reports; the ratio of means is what a whole set gains."
+        "paper reports the mean of ratios; the ratio of means is the saving on the whole set."
     ),
     runs=_declare,
     build=_build,

@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 STOPPED = "Base that stops at the end"
 ABOUT = (
     "Accuracy and reverse steps of each method; the mean is the category-macro mean over math, code and "
-    "knowledge. Past the paper's four methods there are Algorithm 1 to the letter (`less-paper`), the "
-    "released code (`less-released`) and plain confidence thresholds, which LESS has to beat at equal cost. "
-    "Base is counted as the paper counts it, with its whole budget; what it decodes behind the end of a text "
-    "cannot change the text, so the same records give the row that stops there, as all other methods do. "
+    "knowledge. Besides the paper's four methods, the table has Algorithm 1 to the letter (`less-paper`), "
+    "the released code (`less-released`) and plain confidence thresholds, which LESS has to beat at equal "
+    "cost. Base is counted with its whole budget, as in the paper. Tokens after the end of a text cannot "
+    "change the text, so the same records also give a row of Base that stops there, like all other methods. "
     "Base and Prophet are `base` and `prophet` on LLaDA, `base-entropy` and `prophet-dream` on Dream; both "
     "Prophets are the full-sequence form. KLASS has the thresholds that its authors tuned per task for "
-    "LLaDA-8B and Dream-7B (`klass-llada-gsm8k` and so on), and `klass` (0.9 / 0.01) on the knowledge tasks; "
-    "for other models these need not be its best, so a row of its own has 0.9 / 0.01 on every task."
+    "LLaDA-8B and Dream-7B (`klass-llada-gsm8k` and so on), and `klass` (0.9 / 0.01) on the knowledge tasks. "
+    "These may not be the best ones for other models, so another row has 0.9 / 0.01 on every task."
 )
 
 

@@ -14,11 +14,11 @@ from unmask.experiments.runs import Outcome
 
 HEAD = """# Results
 
-Tables and figures of the LESS paper, on the models and tasks named here. Built from stored records by
-`unmask reproduce`; the same records give the same page. Intervals are 95 %: of accuracies by Wilson's
-formula, of their paired differences by Agresti and Min's, joined over tasks by squares; of other numbers by
-bootstrap over samples. A finding holds or does not hold only where its whole interval says so, else it is
-undecided; of so many intervals, some miss the truth by chance.
+Tables and figures of the LESS paper, on the models and tasks named here. `unmask reproduce` builds this page
+from stored records; the same records give the same page. Intervals are 95 %: Wilson's for accuracies, Agresti
+and Min's for paired differences of accuracies (both combined over tasks by adding squares), bootstrap over
+samples for other numbers. A finding "holds" or "does not hold" only if its whole interval lies on one side;
+otherwise it is undecided. With this many intervals, some miss the true value by chance.
 """
 READING = "reading.md"  # in the output folder, written by people
 

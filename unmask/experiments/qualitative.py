@@ -173,8 +173,8 @@ EXPERIMENT = Experiment(
     title="Examples",
     about=(
         "Temperature 0.2 and nucleus 0.95, as in the paper. A program is right if its first function passes "
-        "a check, an answer if it names the result. The mini models know their own tasks alone: the paper's "
-        "four prompts are foreign to them, and shown all the same. One answer per method proves nothing."
+        "a check, an answer if it names the result. The mini models know only their own tasks; the paper's "
+        "four prompts are outside them. One answer per method proves nothing."
     ),
     runs=lambda lab: {},
     build=_build,

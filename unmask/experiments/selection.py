@@ -111,9 +111,9 @@ EXPERIMENT = Experiment(
     name="selection",
     title="Token selection",
     about=(
-        "Temperature and nucleus of the committed tokens; the rule looks at the model's own distribution, so "
-        "only later steps can differ. The released LLaDA code noises the distribution first, which is why "
-        "its steps fall in the paper's table; the check below shows that ours does not."
+        "Temperature and nucleus of the committed tokens; the rule reads the model's own distribution, so "
+        "only later steps can differ. The released LLaDA code adds noise to the distribution first, which is "
+        "why its steps fall in the paper's table; the check below shows that ours does not."
     ),
     runs=_declare,
     build=_build,

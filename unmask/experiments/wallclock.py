@@ -143,8 +143,8 @@ EXPERIMENT = Experiment(
     title="Wall-clock time",
     about=(
         f"The first {SAMPLES} samples, each decoded alone between two synchronisations of the device, after "
-        f"{WARM_UP} samples of warm-up per method. These figures belong to the machine and are kept, not "
-        "made again."
+        f"{WARM_UP} samples of warm-up per method. These figures depend on the machine; they are kept, not "
+        "measured again."
     ),
     runs=lambda lab: {},
     build=_build,
