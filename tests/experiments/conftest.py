@@ -10,7 +10,7 @@ import torch
 
 from tests.checkpoints import write_checkpoint
 from unmask.evals.records import Record
-from unmask.experiments.lab import Lab, Settings
+from unmask.experiments.lab import Lab, LabSettings
 from unmask.experiments.runs import Outcome
 
 torch.set_num_threads(1)
@@ -35,7 +35,7 @@ def make_lab(checkpoint: Path, tmp_path: Path) -> Callable[..., Lab]:
             "batch_size": 2,
             **changes,
         }
-        return Lab(Settings(**settings))
+        return Lab(LabSettings(**settings))
 
     return make
 

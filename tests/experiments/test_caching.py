@@ -12,7 +12,7 @@ from unmask.text.generate import generate
 
 
 @pytest.mark.parametrize("order", ["confidence", "entropy"])
-def test_a_rule_that_looks_on_changes_nothing(make_lab, order):
+def test_a_watching_rule_changes_nothing(make_lab, order):
     lab = make_lab()
     model, prompts = lab.model(lab.models[0]), [sample.prompt for sample in lab.samples("mini-gsm8k")]
     config = GenerationConfig(max_new_tokens=32, block_length=16)
@@ -35,7 +35,7 @@ def test_a_sight_counts_the_positions_that_a_step_could_compare(make_lab):
         assert 0 < sight.share("confidence") <= 1
 
 
-def test_the_dual_cache_is_asked_of_those_alone_who_stay_in_their_block():
+def test_only_samplers_that_stay_in_their_block_run_with_the_dual_cache():
     assert not allowed(make_sampler("klass"), "dual")
     assert allowed(make_sampler("klass"), "prefix")
     assert all(allowed(LESS(), cache) for cache in CACHES)
@@ -43,8 +43,7 @@ def test_the_dual_cache_is_asked_of_those_alone_who_stay_in_their_block():
 
 def test_the_report_has_a_row_per_method_and_cache_and_says_what_is_refused(make_lab):
     lab = make_lab(tasks=("mini-gsm8k",), limit=1)
-    experiment = get_experiment("cache")
-    report = experiment.build(lab, lab.results(experiment.runs(lab)))
+    report, _ = get_experiment("cache").make(lab)
     summary = report.tables[0]
     rows = [row[:2] for row in summary.rows]
     assert len(rows) == 4 * 3 - 1

@@ -10,9 +10,9 @@ from unmask import LESS
 from unmask.evals import get_task
 from unmask.evals.run import Progress, evaluate_samples
 from unmask.experiments.audit import audit
-from unmask.experiments.lab import Lab, Settings
+from unmask.experiments.lab import Lab, LabSettings
 from unmask.experiments.methods import base
-from unmask.experiments.store import ENDING, Store, pack, unpack
+from unmask.experiments.store import ENDING, from_columns, to_columns
 from unmask.samplers import SAMPLERS
 from unmask.text.generate import generate
 
@@ -30,7 +30,16 @@ def test_a_run_is_made_once_and_then_read(make_lab):
     assert [file.name.endswith(ENDING) for file in lab.store.path.rglob("*") if file.is_file()] == [True]
 
 
-def test_what_is_packed_is_what_the_evaluation_wrote(make_lab, tmp_path):
+def test_a_packed_run_is_not_made_again(make_lab):
+    lab = make_lab()
+    run = run_of(lab)
+    made = lab.result(run)
+    assert lab.store.pack() == 1
+    again = make_lab(records_only=True)
+    assert again.result(run) == made
+
+
+def test_a_record_holds_the_lines_that_an_evaluation_writes(make_lab, tmp_path):
     lab = make_lab()
     run = run_of(lab)
     kept = lab.result(run)
@@ -44,12 +53,12 @@ def test_what_is_packed_is_what_the_evaluation_wrote(make_lab, tmp_path):
         out=tmp_path / "plain",
         batch_size=2,
     )
-    plain = unpack(pack(tmp_path / "plain"))
+    plain = from_columns(to_columns(tmp_path / "plain"))
     assert plain.records == kept.records
     assert plain.configuration == kept.configuration
 
 
-def test_a_run_that_was_stopped_goes_on_where_it_stopped(make_lab):
+def test_a_stopped_run_resumes_where_it_stopped(make_lab):
     lab = make_lab(limit=8, batch_size=1)
 
     def stop(progress: Progress) -> None:
@@ -67,13 +76,13 @@ def test_a_run_that_was_stopped_goes_on_where_it_stopped(make_lab):
 
 
 class Overlapping(Lab):
-    """A lab that scores and keeps runs beside the decoding, as on a GPU."""
+    """A lab that scores runs while others decode, as on a GPU."""
 
     def _workers(self, model: str) -> int:
         return 3
 
 
-def test_runs_that_overlap_are_the_runs_one_by_one(make_lab, tmp_path):
+def test_overlapping_runs_have_the_records_of_sequential_runs(make_lab, tmp_path):
     lab = make_lab()
     runs = [
         run_of(lab, sampler, task, length=16)
@@ -88,7 +97,7 @@ def test_runs_that_overlap_are_the_runs_one_by_one(make_lab, tmp_path):
     assert {(run, 2) for run in runs} <= set(seen)
 
 
-def test_overlapping_runs_that_are_stopped_go_on_where_they_stopped(make_lab, tmp_path):
+def test_stopped_overlapping_runs_resume_where_they_stopped(make_lab, tmp_path):
     lab = make_lab(limit=6, batch_size=1)
     runs = [run_of(lab, LESS(max_jsd=0.01 * place), length=16) for place in range(4)]
 
@@ -100,14 +109,14 @@ def test_overlapping_runs_that_are_stopped_go_on_where_they_stopped(make_lab, tm
         Overlapping(lab.settings).results(runs, stop)
     assert not all(lab._kept(run) for run in runs)
     undisturbed = make_lab(limit=6, batch_size=1, out=tmp_path / "other")
-    gone_on = lab.results(runs)
-    assert [one.records for one in gone_on.values()] == [
+    resumed = lab.results(runs)
+    assert [one.records for one in resumed.values()] == [
         one.records for one in undisturbed.results(runs).values()
     ]
 
 
-def test_a_small_model_is_loaded_once_however_often_it_is_asked_for(tmp_path):
-    lab = Lab(Settings(models=("mini-llada", "mini-dream"), out=tmp_path, device="cpu"))
+def test_a_small_model_is_loaded_once(tmp_path):
+    lab = Lab(LabSettings(models=("mini-llada", "mini-dream"), out=tmp_path, device="cpu"))
     first = lab.model("mini-llada")
     lab.model("mini-dream")
     assert lab.model("mini-llada") is first
@@ -148,18 +157,9 @@ def test_other_settings_are_another_run(make_lab):
 
 
 @pytest.mark.parametrize(("limit", "sizes"), [(9, [3, 2, 2, 2]), (8, [2, 2, 2, 2]), (2, [1, 1, 1, 1])])
-def test_the_limit_is_shared_by_the_tasks(make_lab, limit, sizes):
+def test_tasks_share_the_limit(make_lab, limit, sizes):
     lab = make_lab(tasks=("mini-mmlu", "mini-hellaswag", "mini-winogrande", "mini-math"), limit=limit)
     assert [len(lab.samples(task)) for task in lab.settings.tasks] == sizes
-
-
-def test_a_damaged_file_is_named(tmp_path):
-    store = Store(tmp_path)
-    store.keep({"a": 1}, "model", "fact")
-    assert store.read("model", "fact") == {"a": 1}
-    (tmp_path / "model" / f"fact{ENDING}").write_bytes(b"nothing")
-    with pytest.raises(ValueError, match=r"fact\.json\.xz is damaged"):
-        store.read("model", "fact")
 
 
 @pytest.mark.parametrize("family", ["llada", "dream"])

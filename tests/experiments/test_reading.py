@@ -14,7 +14,7 @@ QUOTED = re.compile(r"\S+ \[[^\[\]]+, [^\[\]]+\]")  # a number and its interval,
 def page_of(lab, folder):
     """The page of one experiment with one finding."""
     report = Report(findings=(Finding("llada: water is wet", "holds", "1.00 [0.90, 1.10] points"),))
-    write_page(folder / "page.md", lab, {get_experiment("drop-one"): report}, [], drawn=folder)
+    write_page(folder / "page.md", lab, {get_experiment("drop-one"): report}, [])
     return (folder / "page.md").read_text(encoding="utf-8")
 
 
@@ -37,3 +37,9 @@ def test_every_number_of_the_reading_stands_in_the_tables_and_findings():
     numbers = QUOTED.findall(" ".join(reading.split()))
     assert numbers
     assert [number for number in numbers if number not in before and number not in after] == []
+
+
+def test_the_page_shows_every_figure_beside_it():
+    page = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+    shown = re.findall(r"^!\[.*\]\(results/(.*)\)$", page, re.MULTILINE)
+    assert sorted(shown) == sorted(file.name for file in (ROOT / "docs" / "results").iterdir())

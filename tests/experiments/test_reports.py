@@ -9,7 +9,7 @@ from unmask import LESS
 from unmask.cli.app import app
 from unmask.cli.options import SamplerOptions
 from unmask.experiments import EXPERIMENTS, get_experiment
-from unmask.experiments.page import write_page
+from unmask.experiments.page import figures_folder, write_page
 from unmask.experiments.qualitative import PROMPTS
 from unmask.experiments.report import write
 from unmask.samplers import make_sampler
@@ -23,11 +23,10 @@ def written(lab, names, folder):
     reports, outcomes = {}, {}
     for name in names:
         experiment = get_experiment(name)
-        made = lab.results(experiment.runs(lab))
+        reports[experiment], made = experiment.make(lab)
         outcomes.update(made)
-        reports[experiment] = experiment.build(lab, made)
-        write(reports[experiment], name, folder)
-    write_page(folder / "results.md", lab, reports, list(outcomes.values()), drawn=folder)
+        write(reports[experiment], folder / "tables", figures_folder(folder / "results.md"))
+    write_page(folder / "results.md", lab, reports, list(outcomes.values()))
     return {file.relative_to(folder): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
 
 
@@ -36,6 +35,8 @@ def test_the_same_records_give_the_same_bytes(make_lab, tmp_path):
     again = written(make_lab(tasks=("mini-gsm8k",), limit=1, records_only=True), QUICK, tmp_path / "again")
     assert first == again
     assert {name.suffix for name in first} == {".md", ".csv", ".png"}
+    pictures = [content for name, content in first.items() if name.suffix == ".png"]
+    assert len(pictures) == len(set(pictures)) == len(QUICK)
     page = (tmp_path / "first" / "results.md").read_text()
     for name in QUICK:
         assert f"`unmask reproduce {name}`" in page
@@ -51,7 +52,7 @@ def test_every_experiment_has_its_own_name_and_module():
 
 def test_runs_are_shared_between_experiments(make_lab):
     lab = make_lab()
-    ablation, policy = (set(get_experiment(name).runs(lab)) for name in ("drop-one", "policy"))
+    ablation, policy = (set(get_experiment(name).runs(lab).values()) for name in ("drop-one", "policy"))
     assert len(ablation & policy) == 2  # full LESS on both tasks
 
 
@@ -75,13 +76,16 @@ def test_what_lacks_records_is_named_and_the_rest_is_built(checkpoint, tmp_path)
     settings += ["--out", str(tmp_path)]
     made = CliRunner().invoke(app, ["reproduce", "drop-one", *settings])
     assert made.exit_code == 0, made.output
-    built = CliRunner().invoke(app, ["reproduce", "all", *settings, "--records-only"])
+    built = CliRunner().invoke(app, ["reproduce", "all", *settings, "--records-only", "--pack"])
     assert built.exit_code == 0, built.output
     assert "headline is not complete: " in built.output
     assert "drop-one is not complete" not in built.output
     page = (tmp_path / "results.md").read_text()
     assert "`unmask reproduce drop-one`" in page
     assert "records are missing: headline, single-signal, policy, cache," in page
+    assert not (tmp_path / "records").exists()  # all packed
+    again = CliRunner().invoke(app, ["reproduce", "drop-one", *settings, "--records-only"])
+    assert again.exit_code == 0, again.output
     nothing = CliRunner().invoke(app, ["reproduce", "headline", *settings, "--records-only"])
     assert nothing.exit_code != 0
     assert "headline is not complete" in " ".join(nothing.output.split())

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -84,6 +84,9 @@ class ReproduceOptions:
     records_only: Annotated[
         bool, typer.Option("--records-only", help="Build what the kept records allow; decode nothing.")
     ] = False
+    pack: Annotated[
+        bool, typer.Option("--pack", help="Move new records into OUT/records.tar.xz at the end.")
+    ] = False
     max_loss: Annotated[float, typer.Option("--max-loss", help="calibrate: points below Base at most.")] = 1.0
     max_steps: Annotated[
         float | None, typer.Option("--max-steps", help="calibrate: steps per sample at most, instead.")
@@ -91,35 +94,26 @@ class ReproduceOptions:
 
     def lab(self) -> Lab:
         """The lab that these options mean."""
-        from unmask.experiments.lab import Lab, Settings
+        from unmask.experiments.lab import Lab, LabSettings
 
-        return Lab(
-            Settings(
-                models=tuple(self.models or [DEFAULT_MODEL]),
-                out=self.out,
-                tasks=tuple(self.tasks.split(",")) if self.tasks else (),
-                limit=self.limit,
-                device=self.device,
-                dtype=self.dtype,
-                batch_size=self.batch_size,
-                data=self.data,
-                block_length=parse_block_length(self.block_length),
-                records_only=self.records_only,
-                max_loss=self.max_loss,
-                max_steps=self.max_steps,
-            )
-        )
+        given = {item.name: getattr(self, item.name) for item in fields(LabSettings)}
+        given["models"] = tuple(self.models or [DEFAULT_MODEL])
+        given["tasks"] = tuple(self.tasks.split(",")) if self.tasks else ()
+        given["block_length"] = parse_block_length(self.block_length)
+        return Lab(LabSettings(**given))
 
 
 def reproduce(names: Names, options: ReproduceOptions) -> None:
     """Make the paper's tables and figures; the same command again goes on where it was stopped."""
     from unmask.experiments import EXPERIMENTS, get_experiment
     from unmask.experiments.lab import Missing
-    from unmask.experiments.page import write_page
+    from unmask.experiments.page import figures_folder, write_page
 
     wanted = list(dict.fromkeys(EXPERIMENTS if "all" in names else names))
     experiments = [get_experiment(name) for name in wanted]
-    lab = options.lab()
+    lab, page = options.lab(), options.page or options.out / PAGE
+    tables = options.out / "reports"
+    figures = figures_folder(page) if "all" in names else tables
     _set_threads(options.threads)
     reports, outcomes, missing = {}, {}, dict[str, str]()
     for experiment in experiments:
@@ -129,14 +123,15 @@ def reproduce(names: Names, options: ReproduceOptions) -> None:
             missing[experiment.name] = str(error)
             continue
         outcomes.update(made)
-        _tell(experiment, reports[experiment], options.out)
+        _tell(experiment, reports[experiment], tables, figures)
     _report_missing(missing, any_built=bool(reports))
     if "all" in names:
-        page = options.page or options.out / PAGE
         page.parent.mkdir(parents=True, exist_ok=True)
-        drawn = options.out / "reports"
-        write_page(page, lab, reports, list(outcomes.values()), drawn=drawn, absent=list(missing))
+        write_page(page, lab, reports, list(outcomes.values()), absent=list(missing))
         typer.secho(f"results page: {page}", dim=True, err=True)
+    if options.pack:
+        moved = lab.store.pack()
+        typer.secho(f"{moved} new records packed into {lab.store.archive}", dim=True, err=True)
 
 
 def _set_threads(threads: int | None) -> None:
@@ -159,8 +154,7 @@ def _made(lab: Lab, experiment: Experiment) -> tuple[Report, dict[Run, Outcome]]
     """Make an experiment's runs and its report; an interrupt says what is kept."""
     with _progress(experiment.name) as watch:
         try:
-            outcomes = lab.results(experiment.runs(lab), watch)
-            return experiment.build(lab, outcomes), outcomes
+            return experiment.make(lab, watch)
         except KeyboardInterrupt:
             typer.echo(
                 f"{experiment.name} was interrupted; the same command goes on in {lab.settings.out}", err=True
@@ -211,7 +205,7 @@ class _Lines:
             typer.echo(f"{self._name}: {done} of {total} runs done, now {label}", err=True)
 
 
-def _tell(experiment: Experiment, report: Report, out: Path) -> None:
+def _tell(experiment: Experiment, report: Report, tables: Path, figures: Path) -> None:
     """Print a report, and write its tables and figures."""
     from rich.console import Console
 
@@ -224,12 +218,10 @@ def _tell(experiment: Experiment, report: Report, out: Path) -> None:
         console.print(f"- {finding.statement}: {finding.verdict} ({finding.numbers})", markup=False)
     for note in report.notes:
         console.print(note, markup=False)
-    files = write(report, experiment.name, out / "reports")
-    typer.secho(f"{experiment.name}: {_names(files)} in {out / 'reports'}", dim=True, err=True)
-
-
-def _names(files: Sequence[Path]) -> str:
-    return ", ".join(file.name for file in files) or "nothing"
+    files = write(report, tables, figures)
+    names = ", ".join(file.name for file in files) or "nothing"
+    folders = " and ".join(dict.fromkeys(str(file.parent) for file in files)) or tables
+    typer.secho(f"{experiment.name}: {names} in {folders}", dim=True, err=True)
 
 
 def _print_table(console: Console, table: Table) -> None:

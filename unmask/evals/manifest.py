@@ -48,9 +48,9 @@ def describe(
     config: GenerationConfig,
     batch_size: int,
     *,
-    mark: str | None = None,
+    known_fingerprint: str | None = None,
 ) -> Manifest:
-    """The manifest of a run that is about to start; `mark` is the model's fingerprint, where it is known."""
+    """Return the manifest of a run that is about to start. A known fingerprint is not computed again."""
     names = [item.name for item in fields(Sample)]
     samples = [{name: getattr(question.sample, name) for name in names} for question in questions]
     length = config.new_tokens(model.info)
@@ -62,7 +62,7 @@ def describe(
             "samples": len(samples),
             "data": digest(samples),
         },
-        "model": {"fingerprint": mark or fingerprint(model), "device": device_name(model)},
+        "model": {"fingerprint": known_fingerprint or fingerprint(model), "device": device_name(model)},
         "prompts": digest([question.ids for question in questions]),  # template and tokenizer included
         "sampler": {"kind": type(sampler).__name__, **plain(sampler)},
         "decoding": {

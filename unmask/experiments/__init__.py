@@ -1,4 +1,4 @@
-"""Every table and figure of the LESS paper: which runs it needs, and what is made of them."""
+"""Every table and figure of the LESS paper: the runs it needs, and how it is built from them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from unmask.experiments.experiment import Experiment
 
 __all__ = ["EXPERIMENTS", "Experiment", "get_experiment"]
 
-# name -> module, in the order of the results page and of `all`: what matters most comes first
+# name -> module, in the order of the results page and of `all`: the most important first
 EXPERIMENTS: dict[str, str] = {
     "headline": "headline",
     "single-signal": "single_signal",
@@ -30,7 +30,7 @@ EXPERIMENTS: dict[str, str] = {
 
 
 def get_experiment(name: str) -> Experiment:
-    """The experiment of this name."""
+    """Return the experiment of this name."""
     if name not in EXPERIMENTS:
         hint = did_you_mean(name, EXPERIMENTS)
         raise ValueError(f"unknown experiment {name!r}; {hint}available: all, {', '.join(EXPERIMENTS)}")

@@ -1,4 +1,4 @@
-"""A table of variants against full LESS, with paired differences: what most ablations are."""
+"""Ablations: a table of variants against full LESS, with paired differences."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from unmask.experiments import drawing, stats
-from unmask.experiments.experiment import Experiment, Results
-from unmask.experiments.grid import Cells, always, collect, declare, short, table
+from unmask.experiments.experiment import Experiment
+from unmask.experiments.grid import Cells, always, declare, short, table
 from unmask.experiments.lab import Lab
 from unmask.experiments.methods import HARD
 from unmask.experiments.report import Finding, Picture, Report, flat
-from unmask.experiments.runs import Run
 from unmask.experiments.side_by_side import side_by_side
 from unmask.samplers import SAMPLERS
 from unmask.types import Sampler
@@ -29,14 +28,10 @@ def ablation(
     variants: Mapping[str, Sampler],
     findings: Callable[[Cells], Sequence[Finding]],
 ) -> Experiment:
-    """The experiment that compares variants with full LESS on the math and code tasks."""
+    """Return the experiment that compares variants with full LESS on the math and code tasks."""
     samplers = {**variants, FULL: SAMPLERS["less"]}
 
-    def runs(lab: Lab) -> Sequence[Run]:
-        return list(declare(lab, always(samplers), HARD).values())
-
-    def build(lab: Lab, results: Results) -> Report:
-        found = collect(lab, declare(lab, always(samplers), HARD), results)
+    def build(lab: Lab, found: Sequence[Cells]) -> Report:
         titles = [f"{short(cells.model)}: accuracy / steps (points to {FULL})" for cells in found]
         return Report(
             tables=flat(
@@ -52,23 +47,29 @@ def ablation(
             findings=flat([findings(cells) for cells in found]),
         )
 
-    return Experiment(name=name, title=title, about=about, runs=runs, build=build)
+    return Experiment(
+        name=name,
+        title=title,
+        about=about,
+        runs=lambda lab: declare(lab, always(samplers), HARD),
+        build=build,
+    )
 
 
 def picture(name: str, found: Sequence[Cells], against: str = FULL) -> Picture:
-    """Differences to full LESS as bars."""
+    """Draw the differences to full LESS as bars."""
 
     def draw() -> Figure:
         labels = [label for label in found[0].rows if label != against]
         figure, axes = drawing.panels(len(found), height=1.1 + 0.38 * len(labels), width=4.8)
-        for place, cells in zip(axes, found, strict=True):
+        for panel, cells in zip(axes, found, strict=True):
             values = {label: points(cells, label, against) for label in labels}
-            drawing.bars(place, values, label=f"points to {against}", title=short(cells.model), zero=True)
+            drawing.bars(panel, values, label=f"points to {against}", title=short(cells.model), zero=True)
         return figure
 
     return Picture(name, f"Macro accuracy against {against}, paired, with 95 % intervals.", draw)
 
 
 def points(cells: Cells, label: str, against: str = FULL) -> stats.Estimate:
-    """Macro accuracy of a variant less that of full LESS."""
+    """Return the macro accuracy of a variant minus that of full LESS."""
     return stats.difference(cells.rows[against], cells.rows[label])

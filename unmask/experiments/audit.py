@@ -1,4 +1,4 @@
-"""Step-level facts of a decoding, counted while its steps go by."""
+"""Statistics of single decoding steps, counted during the run."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Trail:
 
 
 def audited(lab: Lab, run: Run) -> list[Trail]:
-    """The trails of a run's first samples, kept like a run."""
+    """Return the trails of a run's first samples. They are kept like a run."""
     samples = lab.samples(run.task, SAMPLES)
     settings = {
         "task": run.task,
@@ -47,7 +47,7 @@ def audited(lab: Lab, run: Run) -> list[Trail]:
         trails = audit(model, samples, run.sampler, run.config, batch_size=lab.batch_size(model))
         return [asdict(trail) for trail in trails]
 
-    return [Trail(**trail) for trail in lab.fact(run.model, "audit", settings, make)]
+    return [Trail(**trail) for trail in lab.measurement(run.model, "audit", settings, make)]
 
 
 def audit(
@@ -58,7 +58,7 @@ def audit(
     *,
     batch_size: int,
 ) -> list[Trail]:
-    """A trail per sample, in the order of the batches."""
+    """Return a trail per sample, in the order of the batches."""
     trails: list[Trail] = []
     for batch in make_batches(encode(model, samples, config.new_tokens(model.info)), batch_size):
         run = prepare(model, [question.ids for question in batch.questions], sampler, config)
@@ -71,7 +71,7 @@ def audit(
 
 @dataclass(slots=True)
 class _Counter:
-    """The trails of one batch in the making."""
+    """Counts the steps of one batch."""
 
     trails: list[Trail]
     mask_id: int
@@ -79,7 +79,7 @@ class _Counter:
     before: Tensor | None = None  # [B, W] top-1 tokens of the last step in this block
 
     def add(self, step: Step) -> None:
-        """Count a step of every row that took it."""
+        """Count a step for every row that took it."""
         if step.leftover:
             return
         if step.block != self.block:

@@ -1,4 +1,4 @@
-"""LESS under a smaller and a larger budget of reverse steps."""
+"""LESS with smaller and larger budgets of reverse steps."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from unmask.evals import get_task
 from unmask.experiments import drawing, methods, stats
 from unmask.experiments.ablation import points
-from unmask.experiments.experiment import Experiment, Results
-from unmask.experiments.grid import Cells, short, table
+from unmask.experiments.experiment import Experiment
+from unmask.experiments.grid import Cells, RunKey, short, table
 from unmask.experiments.lab import Lab
 from unmask.experiments.report import Finding, Picture, Report, Table, below, flat
 from unmask.experiments.runs import Run
@@ -19,12 +19,14 @@ from unmask.samplers import SAMPLERS
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-SHARES = (0.25, 0.5, 1.0, 2.0)  # of the canvas: 64, 128, 256 and 512 steps for 256 tokens
+SHARES = (0.25, 0.5, 1.0, 2.0)  # of the canvas length: 64, 128, 256 and 512 steps for 256 tokens
 
 
-def _declare(lab: Lab) -> dict[tuple[str, float, str], Run]:
+def _declare(lab: Lab) -> dict[RunKey, Run]:
     return {
-        (model, share, task): lab.run(model, task, SAMPLERS["less"], steps=_steps(share, task))
+        (model, _label(model, share, lab), task): lab.run(
+            model, task, SAMPLERS["less"], steps=_steps(share, task)
+        )
         for model in lab.models
         for task in lab.tasks(model, methods.HARD)
         for share in SHARES
@@ -32,19 +34,11 @@ def _declare(lab: Lab) -> dict[tuple[str, float, str], Run]:
 
 
 def _steps(share: float, task: str) -> int | None:
-    """The budget; None is one step per token, so that this run is everybody's."""
+    """Return the budget. One step per token is None, so that other experiments share the run."""
     return None if share == 1 else round(share * get_task(task).max_new_tokens)
 
 
-def _build(lab: Lab, results: Results) -> Report:
-    declared = _declare(lab)
-    found = []
-    for model in lab.models:
-        tasks = lab.tasks(model, methods.HARD)
-        rows = {
-            _label(model, s, lab): {task: results[declared[model, s, task]] for task in tasks} for s in SHARES
-        }
-        found.append(Cells(model, rows))
+def _build(lab: Lab, found: Sequence[Cells]) -> Report:
     return Report(
         tables=flat([_tables(cells) for cells in found]),
         pictures=(_picture(found),),
@@ -84,7 +78,7 @@ def _findings(cells: Cells) -> Sequence[Finding]:
 def _picture(found: Sequence[Cells]) -> Picture:
     def draw() -> Figure:
         figure, axes = drawing.panels(len(found))
-        for place, cells in zip(axes, found, strict=True):
+        for panel, cells in zip(axes, found, strict=True):
             budgets = [float(label.removeprefix("T = ")) for label in cells.rows]
             lines = {
                 methods.title(task): (
@@ -93,11 +87,11 @@ def _picture(found: Sequence[Cells]) -> Picture:
                 )
                 for task in cells.tasks
             }
-            drawing.estimates(place, lines, title=short(cells.model))
-            place.set_xscale("log", base=2)
-            place.set_xticks(budgets, [f"{budget:g}" for budget in budgets])
-            place.set_xlabel("budget T, reverse steps")
-            place.set_ylabel("accuracy, %")
+            drawing.estimates(panel, lines, title=short(cells.model))
+            panel.set_xscale("log", base=2)
+            panel.set_xticks(budgets, [f"{budget:g}" for budget in budgets])
+            panel.set_xlabel("budget T, reverse steps")
+            panel.set_ylabel("accuracy, %")
         drawing.legend(figure, axes[0])
         return figure
 
@@ -111,6 +105,6 @@ EXPERIMENT = Experiment(
         "The canvas keeps its length L; T is L/4, L/2, L and 2L: the paper's 64 to 512 for 256 tokens, 32 to "
         "256 for the 128 tokens of the mini tasks. Masks that outlive the budget are filled in one forward."
     ),
-    runs=lambda lab: list(_declare(lab).values()),
+    runs=_declare,
     build=_build,
 )

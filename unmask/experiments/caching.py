@@ -1,4 +1,4 @@
-"""Block caches under four samplers: what they save, what they cost, and what they do to the signals."""
+"""Block caches under four samplers: time saved, accuracy lost, effect on the signals of LESS."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from unmask.evals.significance import wilson
 from unmask.experiments import drawing, methods, stats
-from unmask.experiments.experiment import Experiment, Results
-from unmask.experiments.grid import Cells, numbers, short
+from unmask.experiments.experiment import Experiment
+from unmask.experiments.grid import Cells, RunKey, numbers, short
 from unmask.experiments.lab import Lab
 from unmask.experiments.report import Finding, Picture, Report, Table, above, below, flat
 from unmask.experiments.runs import Outcome, Run
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 BLOCK = 32
 NONE = "no cache"
 CACHES: dict[str, str | None] = {NONE: None, "prefix": "prefix", "dual": "dual"}
-SAMPLES = 50  # per task, whose signals are looked at
+SAMPLES = 50  # samples per task whose signals are measured
 TOLERANCE = 1.0  # points
 NO_DUAL_KLASS = (
-    "KLASS has no row with the dual cache: its divergences reach beyond the block, which is all that this "
-    "cache recomputes."
+    "KLASS has no row with the dual cache: it needs divergences beyond the block, and this cache recomputes "
+    "the block only."
 )
 
 
@@ -42,14 +42,16 @@ def _samplers(family: str, task: str) -> dict[str, Sampler]:
 
 
 def allowed(sampler: Sampler, cache: str) -> bool:
-    """Whether a sampler may look at what a cache recomputes: KLASS looks beyond the block of the dual one."""
+    """Return whether a cache recomputes every column that the sampler reads."""
     return not (CACHES[cache] == "dual" and sampler.needs.span)
 
 
-def _declare(lab: Lab) -> dict[tuple[str, str, str, str], Run]:
-    """The runs by model, method, cache and task."""
+def _declare(lab: Lab) -> dict[RunKey, Run]:
+    """Return a run per model, method with cache, and task."""
     return {
-        (model, label, cache, task): lab.run(model, task, sampler, cache=CACHES[cache], block_length=BLOCK)
+        (model, _row(label, cache), task): lab.run(
+            model, task, sampler, cache=CACHES[cache], block_length=BLOCK
+        )
         for model in lab.models
         for task in lab.tasks(model)
         for label, sampler in _samplers(lab.family(model), task).items()
@@ -62,15 +64,7 @@ def _row(label: str, cache: str) -> str:
     return f"{label}, {cache}"
 
 
-def _cells(lab: Lab, results: Results) -> list[Cells]:
-    found: dict[str, dict[str, dict[str, Outcome]]] = {model: {} for model in lab.models}
-    for (model, label, cache, task), run in _declare(lab).items():
-        found[model].setdefault(_row(label, cache), {})[task] = results[run]
-    return [Cells(model, rows) for model, rows in found.items()]
-
-
-def _build(lab: Lab, results: Results) -> Report:
-    cells = _cells(lab, results)
+def _build(lab: Lab, cells: Sequence[Cells]) -> Report:
     sights = {model: {cache: _sights(lab, model, cache) for cache in CACHES} for model in lab.models}
     return Report(
         tables=(*flat([_tables(one) for one in cells]), _sight_table(sights)),
@@ -81,7 +75,7 @@ def _build(lab: Lab, results: Results) -> Report:
 
 
 def _pairs(cells: Cells) -> list[tuple[str, str]]:
-    """Method and cache of every row."""
+    """Return method and cache of every row."""
     labels = dict.fromkeys(row.rpartition(", ")[0] for row in cells.rows)
     return [(label, cache) for label in labels for cache in CACHES if _row(label, cache) in cells.rows]
 
@@ -124,12 +118,12 @@ def _summary(cells: Cells) -> Table:
 
 
 def _seconds(outcomes: Mapping[str, Outcome]) -> float:
-    """Macro mean of the seconds of decoding per sample."""
+    """Return the macro mean of the seconds of decoding per sample."""
     return stats.macro({task: one.seconds for task, one in outcomes.items()})
 
 
 def _numbers(cells: Cells) -> list[dict[str, Any]]:
-    """A line per method, cache and task, in full."""
+    """Return all numbers, a line per method, cache and task."""
     return [{**line, "seconds": cells.rows[line["method"]][line["task"]].seconds} for line in numbers(cells)]
 
 
@@ -149,7 +143,7 @@ def _cell(outcome: Outcome) -> str:
 
 
 def _findings(cells: Cells) -> list[Finding]:
-    """What a cache costs each method, and whether LESS still saves what it saves without."""
+    """Test what a cache costs each method, and whether LESS still saves forwards with it."""
     model, found = short(cells.model), []
     for label, cache in _pairs(cells):
         if cache != NONE:
@@ -164,7 +158,7 @@ def _findings(cells: Cells) -> list[Finding]:
 
 
 def _sights(lab: Lab, model: str, cache: str) -> list[Sight]:
-    """What the rule sees of the first samples of every math and code task, kept like a run."""
+    """Return the signals on the first samples of every math and code task. They are kept like a run."""
     return [sight for task in lab.tasks(model, methods.HARD) for sight in _watched(lab, model, cache, task)]
 
 
@@ -178,10 +172,10 @@ def _watched(lab: Lab, model: str, cache: str, task: str) -> list[Sight]:
         return watch(loaded, samples, base, config, batch_size=lab.batch_size(loaded))
 
     settings = {"task": task, "samples": len(samples), "base": plain(base), "config": plain(config)}
-    return [Sight(**sight) for sight in lab.fact(model, "signals", settings, make)]
+    return [Sight(**sight) for sight in lab.measurement(model, "signals", settings, make)]
 
 
-SIGNALS = {  # field of Sight -> how a table names it, the factor, and the digits
+SIGNALS = {  # field of Sight -> column title, factor, digits
     "jsd": ("JSD between steps, 10⁻³", 1000, 2),
     "changed": ("top-1 changed, % of positions", 100, 2),
     "confidence": ("confidence, %", 100, 1),
@@ -210,7 +204,7 @@ def _sight_table(sights: Mapping[str, Mapping[str, Sequence[Sight]]]) -> Table:
 
 
 def _sight_findings(model: str, caches: Mapping[str, Sequence[Sight]]) -> list[Finding]:
-    """Whether stale keys make steps more alike, on the same samples under the same schedule."""
+    """Test whether stale keys make steps more alike, on the same samples under the same schedule."""
     found = []
     for cache in CACHES:
         if cache != NONE:
@@ -225,22 +219,22 @@ def _sight_findings(model: str, caches: Mapping[str, Sequence[Sight]]) -> list[F
 
 
 def _change(before: Sequence[Sight], after: Sequence[Sight], name: str) -> stats.Estimate:
-    """By how much a signal's mean differs, paired by sample."""
+    """Return the change of a signal's mean, paired by sample."""
     return stats.mean([new.share(name) - old.share(name) for old, new in zip(before, after, strict=True)])
 
 
 def _picture(found: Sequence[Cells]) -> Picture:
     def draw() -> Figure:
         figure, axes = drawing.panels(len(found), height=3.4)
-        for place, cells in zip(axes, found, strict=True):
+        for panel, cells in zip(axes, found, strict=True):
             for number, label in enumerate(dict.fromkeys(label for label, _ in _pairs(cells))):
-                _draw_method(place, cells, label, drawing.COLOURS[number])
+                _draw_method(panel, cells, label, drawing.COLOURS[number])
             for marker, cache in zip(drawing.MARKERS, CACHES, strict=False):
-                place.plot([], [], marker, color=drawing.COLOURS[7], label=cache)
-            drawing.log_axis(place)
-            place.set_xlabel("milliseconds of decoding per sample")
-            place.set_ylabel("mean accuracy, %")
-            place.set_title(short(cells.model))
+                panel.plot([], [], marker, color=drawing.COLOURS[7], label=cache)
+            drawing.log_axis(panel)
+            panel.set_xlabel("milliseconds of decoding per sample")
+            panel.set_ylabel("mean accuracy, %")
+            panel.set_title(short(cells.model))
         drawing.legend(figure, axes[0])
         return figure
 
@@ -249,7 +243,7 @@ def _picture(found: Sequence[Cells]) -> Picture:
 
 
 def _draw_method(axes: Axes, cells: Cells, label: str, colour: str) -> None:
-    """The caches of one method, joined by a line."""
+    """Draw the caches of one method, joined by a line."""
     found = [(cache, cells.rows[_row(label, cache)]) for of, cache in _pairs(cells) if of == label]
     across = [1000 * _seconds(mine) for _, mine in found]
     axes.plot(across, [stats.accuracy(mine).value for _, mine in found], color=colour, label=label)
@@ -262,13 +256,13 @@ EXPERIMENT = Experiment(
     name="cache",
     title="Block caches",
     about=(
-        f"Blocks of {BLOCK} columns. The prefix cache freezes what stands before the block, the dual cache "
-        "what stands before and behind it; both are refreshed when a block begins. A forward of a cache "
-        "computes fewer columns, so compare seconds, not forwards: they are of decoding in batches, without "
-        "scoring, of one run each. The second table looks at the signals of LESS on the "
+        f"Blocks of {BLOCK} columns. The prefix cache freezes the columns before the block, the dual cache "
+        "those before and after it; both are refreshed when a block begins. A forward with a cache "
+        "computes fewer columns, so compare seconds, not forwards. Seconds are those of decoding in batches, "
+        "without scoring, one run each. The last table shows the signals of LESS on the "
         f"first {SAMPLES} samples of each math and code task while Base decodes, so that all three caches "
         "follow the same schedule."
     ),
-    runs=lambda lab: list(_declare(lab).values()),
+    runs=_declare,
     build=_build,
 )

@@ -1,4 +1,4 @@
-"""Find the LESS setting that meets a target on a calibration set, and write it down as a preset."""
+"""Find the LESS setting that meets a target on a calibration set, and write it as a preset."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from unmask.experiments import drawing, methods, stats
-from unmask.experiments.experiment import Experiment, Results
-from unmask.experiments.grid import Cells, collect, declare, numbers, short
-from unmask.experiments.lab import Lab, Settings
+from unmask.experiments.experiment import Experiment
+from unmask.experiments.grid import Cells, declare, numbers, short
+from unmask.experiments.lab import Lab, LabSettings
 from unmask.experiments.methods import HARD
 from unmask.experiments.report import Finding, Picture, Report, Table, above, below, flat
-from unmask.experiments.runs import Outcome, Run
+from unmask.experiments.runs import Outcome
 from unmask.samplers import LESS
 from unmask.samplers.presets import Preset, write_preset
 from unmask.types import Sampler
@@ -27,18 +27,18 @@ DIVERGENCES = (0.020, 0.040, 0.080)
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a setting must keep to: at most so many points below Base, or at most so many steps."""
+    """A bound that a setting must keep: on the points lost against Base, or on the steps."""
 
     max_loss: float
     max_steps: float | None
 
     @classmethod
-    def of(cls, settings: Settings) -> Target:
-        """The target that the settings name."""
+    def of(cls, settings: LabSettings) -> Target:
+        """Return the target of these settings."""
         return cls(settings.max_loss, settings.max_steps)
 
     def finding(self, what: str, base: Mapping[str, Outcome], mine: Mapping[str, Outcome]) -> Finding:
-        """Whether outcomes keep to the target, as sure as their interval allows."""
+        """Test whether outcomes meet the target."""
         if self.max_steps is not None:
             return below(
                 f"{what} takes at most {self.max_steps:g} steps",
@@ -51,18 +51,18 @@ class Target:
         return above(f"{what} is at most {self.max_loss:g} {points} below Base", gap, -self.max_loss)
 
     def met(self, base: Mapping[str, Outcome], mine: Mapping[str, Outcome]) -> bool:
-        """Whether the interval leaves no doubt."""
+        """Return whether the whole interval meets the target."""
         return self.finding("", base, mine).verdict == "holds"
 
     def miss(self, base: Mapping[str, Outcome], mine: Mapping[str, Outcome]) -> float:
-        """By how much the worst end of the interval misses the target."""
+        """Return by how much the worst end of the interval misses the target."""
         if self.max_steps is not None:
             return max(0.0, stats.steps(mine).high - self.max_steps)
         return max(0.0, -self.max_loss - stats.difference(base, mine).low)
 
 
 def candidates() -> dict[str, LESS]:
-    """Settings of c, d, P and the policy."""
+    """Return the settings of c, d, P and the policy to choose from."""
     swept = [LESS(min_confidence=c, max_jsd=d) for c in CONFIDENCES for d in DIVERGENCES]
     deeper = [replace(one, persistence=3) for one in swept if one.max_jsd == 0.040]
     other = [replace(one, policy="all", block_policy="run") for one in swept if one.max_jsd == 0.040]
@@ -81,10 +81,10 @@ def _samplers(family: str, task: str) -> dict[str, Sampler]:
 
 
 def choose(rows: Mapping[str, Mapping[str, Outcome]], target: Target) -> str:
-    """The setting that meets the target best.
+    """Return the setting that meets the target best.
 
-    Under a bound on the loss: the fewest forwards among those that surely keep to it. Under a bound on steps:
-    the most accurate one. Where none surely keeps to it, the one that misses it least.
+    With a bound on the loss: the fewest forwards among the settings whose whole interval meets it. With a
+    bound on steps: the most accurate of them. If none meets it, the one that misses it least.
     """
     names = [name for name in rows if name != "Base"]
     sure = [name for name in names if target.met(rows["Base"], rows[name])]
@@ -95,9 +95,8 @@ def choose(rows: Mapping[str, Mapping[str, Outcome]], target: Target) -> str:
     return min(sure, key=lambda name: (stats.forwards(rows[name]).value, name))
 
 
-def _build(lab: Lab, results: Results) -> Report:
+def _build(lab: Lab, found: Sequence[Cells]) -> Report:
     target = Target.of(lab.settings)
-    found = collect(lab, declare(lab, _samplers, HARD), results)
     chosen = {cells.model: choose(cells.rows, target) for cells in found}
     notes = [_written(lab, cells, chosen[cells.model], target) for cells in found]
     return Report(
@@ -118,7 +117,7 @@ def _chosen(cells: Cells, chosen: Mapping[str, str]) -> Mapping[str, Outcome]:
 
 
 def _written(lab: Lab, cells: Cells, name: str, target: Target) -> str:
-    """Keep the choice as a preset, and say how to use it."""
+    """Write the chosen setting as a preset, and return a note on its use."""
     finding = target.finding("the setting", cells.rows["Base"], cells.rows[name])
     about = (
         f"calibrated on {', '.join(cells.tasks)} for {short(cells.model)}; "
@@ -127,7 +126,7 @@ def _written(lab: Lab, cells: Cells, name: str, target: Target) -> str:
     path = Path(lab.settings.out) / "presets" / f"less-{short(cells.model)}.json"
     write_preset(path, Preset(sampler="less", fields=_fields(candidates()[name]), about=about))
     return (
-        f"`presets/{path.name}` in the output folder holds what was found for {short(cells.model)}; "
+        f"`presets/{path.name}` in the output folder holds the setting for {short(cells.model)}; "
         f"`unmask generate`, `eval` and `serve` take it as `--sampler FILE`."
     )
 
@@ -160,7 +159,7 @@ def _tables(cells: Cells, name: str, target: Target) -> tuple[Table, ...]:
 
 
 def _held_out(cells: Cells, target: Target) -> tuple[Table, ...]:
-    """The choice without each task, judged on that task."""
+    """Choose without each task, and judge the choice on that task."""
     if len(cells.tasks) < 2:
         return ()
     rows = []
@@ -182,12 +181,12 @@ def _held_out(cells: Cells, target: Target) -> tuple[Table, ...]:
 def _picture(found: Sequence[Cells], chosen: Mapping[str, str], target: Target) -> Picture:
     def draw() -> Figure:
         figure, axes = drawing.panels(len(found), height=3.4)
-        for place, cells in zip(axes, found, strict=True):
+        for panel, cells in zip(axes, found, strict=True):
             for name in candidates():
                 cost = stats.forwards(cells.rows[name]).value
                 gap = stats.difference(cells.rows["Base"], cells.rows[name])
                 mine = name == chosen[cells.model]
-                place.errorbar(
+                panel.errorbar(
                     cost,
                     gap.value,
                     yerr=drawing.reach(gap),
@@ -200,10 +199,10 @@ def _picture(found: Sequence[Cells], chosen: Mapping[str, str], target: Target) 
                     label="chosen" if mine else "other settings",
                 )
             if target.max_steps is None:
-                place.axhline(-target.max_loss, color="#000000", linewidth=1, linestyle="--", label="target")
-            place.set_xlabel("forward passes per sample")
-            place.set_ylabel("points to Base")
-            place.set_title(short(cells.model))
+                panel.axhline(-target.max_loss, color="#000000", linewidth=1, linestyle="--", label="target")
+            panel.set_xlabel("forward passes per sample")
+            panel.set_ylabel("points to Base")
+            panel.set_title(short(cells.model))
         drawing.legend(figure, axes[0])
         return figure
 
@@ -215,10 +214,10 @@ EXPERIMENT = Experiment(
     title="Calibration",
     about=(
         "The cheapest setting whose whole 95 % interval keeps to the target: at most --max-loss points below "
-        "Base or, with --max-steps, the most accurate one within so many steps. Policies are named for full "
-        "sequences / for blocks. The interval is of each setting by itself: picking the best of many makes "
-        "it somewhat too narrow, which the held-out table shows."
+        "Base or, with --max-steps, the most accurate one within that many steps. Policies are named for "
+        "full sequences / for blocks. Each interval is of one setting; picking the best of many makes it "
+        "somewhat too narrow, which the held-out table shows."
     ),
-    runs=lambda lab: list[Run](declare(lab, _samplers, HARD).values()),
+    runs=lambda lab: declare(lab, _samplers, HARD),
     build=_build,
 )

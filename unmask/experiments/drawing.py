@@ -1,4 +1,4 @@
-"""Figures that are readable in print and on light and dark pages: opaque white, colours for everybody."""
+"""Figures for print and for light and dark pages: opaque white, colour-blind safe."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Okabe and Ito's palette, without yellow, which white paper swallows
+# Okabe and Ito's palette, without yellow, which is invisible on white
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000", "#7F7F7F")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 STYLE: Any = {
@@ -30,15 +30,15 @@ STYLE: Any = {
     "axes.facecolor": "white",
 }
 DPI = 160
-COLUMN = 1.9  # inches of a legend's column
-CEILING = 101.0  # percent, so that 100 has a place on a logarithmic axis of errors
+COLUMN = 1.9  # width of a legend's column, inches
+CEILING = 101.0  # percent; above 100, so that 100 is finite on a logarithmic axis of errors
 TICKS = (0, 20, 40, 60, 70, 80, 85, 90, 95, 98, 100)
 
 
 def panels(
     count: int, *, width: float = 4.2, height: float = 3.1, columns: int = 2
 ) -> tuple[Figure, list[Axes]]:
-    """A figure with so many panels."""
+    """Return a figure with `count` panels."""
     try:
         import matplotlib
         from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -50,24 +50,24 @@ def panels(
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(width * across, height * down), layout="constrained")
         FigureCanvasAgg(figure)
-        axes = [figure.add_subplot(down, across, place + 1) for place in range(count)]
+        axes = [figure.add_subplot(down, across, number + 1) for number in range(count)]
     return figure, axes
 
 
 def save_png(figure: Figure, path: Path) -> Path:
-    """Write a figure; the same figure gives the same bytes."""
+    """Write a figure. The same figure gives the same bytes."""
     figure.savefig(path, dpi=DPI, facecolor="white", metadata={"Software": None})
     return path
 
 
-def look(place: int) -> dict[str, Any]:
-    """Colour and marker of the n-th thing in a figure."""
-    turn = place // len(COLOURS)  # a colour that comes again has another marker
-    return {"color": COLOURS[place % len(COLOURS)], "marker": MARKERS[(place + 3 * turn) % len(MARKERS)]}
+def look(number: int) -> dict[str, Any]:
+    """Return colour and marker of the n-th series of a figure."""
+    turn = number // len(COLOURS)  # a repeated colour gets another marker
+    return {"color": COLOURS[number % len(COLOURS)], "marker": MARKERS[(number + 3 * turn) % len(MARKERS)]}
 
 
 def legend(figure: Figure, axes: Axes, *, columns: int = 4) -> None:
-    """One legend for all panels, below them, no wider than they are; each name once."""
+    """Add one legend below all panels, with each name once."""
     handles, labels = axes.get_legend_handles_labels()
     named = dict(zip(labels, handles, strict=True))
     fitting = min(columns, int(figure.get_figwidth() // COLUMN))
@@ -82,7 +82,7 @@ def legend(figure: Figure, axes: Axes, *, columns: int = 4) -> None:
 
 
 def log_axis(axes: Axes) -> None:
-    """A logarithmic x axis with plain numbers: 1, 2, 5, 10 ..."""
+    """Make the x axis logarithmic, with plain numbers: 1, 2, 5, 10 ..."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     axes.set_xscale("log")
@@ -92,7 +92,7 @@ def log_axis(axes: Axes) -> None:
 
 
 def accuracy_axis(axes: Axes) -> None:
-    """A y axis for what is drawn next, with logarithmic errors: no bad method presses the others together."""
+    """Scale the y axis by the logarithm of the error, so that one bad method does not squeeze the others."""
     import numpy as np
     from matplotlib.ticker import FixedLocator, FuncFormatter
 
@@ -100,7 +100,7 @@ def accuracy_axis(axes: Axes) -> None:
         return -np.log10(np.maximum(CEILING - accuracy, 0.1))
 
     def back(height: Any) -> Any:
-        return np.round(CEILING - 10.0**-height, 9)  # one value alone comes back as one, not as a tiny range
+        return np.round(CEILING - 10.0**-height, 9)  # rounded, so that a single value is not a tiny range
 
     axes.set_yscale("function", functions=(up, back))
     axes.yaxis.set_major_locator(FixedLocator(TICKS))
@@ -117,39 +117,39 @@ def bars(
     zero: bool = False,
     cycle: int = 6,
 ) -> None:
-    """Horizontal bars with their intervals, the first on top, in `cycle` colours by turns."""
-    places = list(range(len(values)))[::-1]
+    """Draw horizontal bars with intervals, the first on top, in `cycle` alternating colours."""
+    positions = list(range(len(values)))[::-1]
     estimates = list(values.values())
     reaches = [reach(estimate) for estimate in estimates]
     axes.barh(
-        places,
+        positions,
         [estimate.value for estimate in estimates],
-        color=[COLOURS[place % cycle] for place in range(len(values))],
+        color=[COLOURS[number % cycle] for number in range(len(values))],
         height=0.62,
     )
     axes.errorbar(
         [estimate.value for estimate in estimates],
-        places,
+        positions,
         xerr=[[low for [low], _ in reaches], [high for _, [high] in reaches]],
         fmt="none",
         ecolor="#333333",
         capsize=2.5,
         linewidth=1,
     )
-    axes.set_yticks(places, list(values))
+    axes.set_yticks(positions, list(values))
     axes.grid(visible=False, axis="y")
     axes.set_xlabel(label)
     axes.set_title(title)
     if zero:
-        axes.use_sticky_edges = False  # else bars that all go to one side begin at the frame
+        axes.use_sticky_edges = False  # else bars that all point one way start at the frame
         axes.autoscale_view(scaley=False)
         axes.axvline(0, color="#333333", linewidth=0.8)
 
 
 def points(axes: Axes, found: Mapping[str, tuple[Estimate, Estimate]], *, title: str) -> None:
-    """Accuracy over forwards with intervals both ways."""
+    """Draw accuracy over forwards, with intervals in both directions."""
     accuracy_axis(axes)
-    for place, (name, (cost, quality)) in enumerate(found.items()):
+    for number, (name, (cost, quality)) in enumerate(found.items()):
         axes.errorbar(
             cost.value,
             quality.value,
@@ -157,11 +157,11 @@ def points(axes: Axes, found: Mapping[str, tuple[Estimate, Estimate]], *, title:
             yerr=reach(quality),
             label=name,
             markersize=8,
-            markerfacecolor="none",  # two methods at one place are both seen
+            markerfacecolor="none",  # two methods at one point stay visible
             markeredgewidth=1.2,
             capsize=2,
             linewidth=1,
-            **look(place),
+            **look(number),
         )
     log_axis(axes)
     axes.set_xlabel("forward passes per sample")
@@ -169,20 +169,20 @@ def points(axes: Axes, found: Mapping[str, tuple[Estimate, Estimate]], *, title:
 
 
 def lines(axes: Axes, found: Mapping[str, tuple[Sequence[float], Sequence[float]]], *, title: str) -> None:
-    """A line per name."""
-    for place, (name, (across, up)) in enumerate(found.items()):
-        axes.plot(across, up, label=name, markersize=4, linewidth=1.4, **look(place))
+    """Draw a line per name."""
+    for number, (name, (across, up)) in enumerate(found.items()):
+        axes.plot(across, up, label=name, markersize=4, linewidth=1.4, **look(number))
     axes.set_title(title)
 
 
 def estimates(
     axes: Axes, found: Mapping[str, tuple[Sequence[float], Sequence[Estimate]]], *, title: str
 ) -> None:
-    """A line per name with intervals, each a little to the right of the one before."""
-    for place, (name, (across, up)) in enumerate(found.items()):
+    """Draw a line with intervals per name, each a little to the right of the one before."""
+    for number, (name, (across, up)) in enumerate(found.items()):
         reaches = [reach(estimate) for estimate in up]
         axes.errorbar(
-            [(1 + 0.04 * place) * x for x in across],
+            [(1 + 0.04 * number) * x for x in across],
             [estimate.value for estimate in up],
             yerr=[[low for [low], _ in reaches], [high for _, [high] in reaches]],
             label=name,
@@ -190,36 +190,40 @@ def estimates(
             linewidth=1.4,
             elinewidth=0.8,
             capsize=2,
-            **look(place),
+            **look(number),
         )
     axes.set_title(title)
 
 
 def reach(estimate: Estimate) -> list[list[float]]:
-    """How far an error bar goes down and up; not at all where nothing is known."""
+    """Return how far an error bar goes down and up, or zeros without an interval."""
     if isinf(estimate.low):
         return [[0.0], [0.0]]
-    # the interval of a skewed resample need not hold the value itself
+    # the interval of a skewed bootstrap may not contain the value
     return [[max(0.0, estimate.value - estimate.low)], [max(0.0, estimate.high - estimate.value)]]
 
 
 def violins(axes: Axes, groups: Sequence[Sequence[float]], labels: Sequence[str]) -> None:
-    """A violin with a box in it per group; a group of equal numbers has only its box."""
-    places = list(range(1, len(groups) + 1))
-    wide = [(place, group) for place, group in zip(places, groups, strict=True) if max(group) > min(group)]
+    """Draw a violin with a box inside per group. A group of equal numbers has only its box."""
+    positions = list(range(1, len(groups) + 1))
+    wide = [
+        (position, group)
+        for position, group in zip(positions, groups, strict=True)
+        if max(group) > min(group)
+    ]
     if wide:
         drawn = axes.violinplot(
-            [group for _, group in wide], [place for place, _ in wide], showextrema=False, widths=0.8
+            [group for _, group in wide], [position for position, _ in wide], showextrema=False, widths=0.8
         )
         for body in drawn["bodies"]:  # type: ignore[attr-defined]
             body.set_facecolor(COLOURS[4])
             body.set_alpha(0.6)
     axes.boxplot(
         [list(group) for group in groups],
-        positions=places,
+        positions=positions,
         widths=0.16,
         showfliers=False,
         medianprops={"color": COLOURS[1], "linewidth": 1.6},
     )
-    axes.set_xticks(places, list(labels))
+    axes.set_xticks(positions, list(labels))
     axes.grid(visible=False, axis="x")

@@ -31,13 +31,13 @@ def _findings(cells: Cells) -> Sequence[Finding]:
 
 
 def _price(cells: Cells, label: str) -> Finding:
-    """What a signal takes in forwards."""
+    """Test whether a signal costs forwards."""
     more = stats.share(cells.rows[label], cells.rows[FULL], "forwards")
     return above(f"{short(cells.model)}: {FULL} needs more forwards than {label}", more, 100, unit="% of its")
 
 
 def _worth(cells: Cells, label: str, task: str) -> Finding:
-    """Where a signal earns its steps: points and forwards of full LESS against the rule without it."""
+    """Test on one task whether full LESS is more accurate than the rule without a signal."""
     without, full = {task: cells.rows[label][task]}, {task: cells.rows[FULL][task]}
     forwards = stats.share(without, full, "forwards").shown(0)
     what = f"{short(cells.model)}, {methods.title(task)}: {FULL} is more accurate than {label}"
@@ -48,8 +48,8 @@ EXPERIMENT = ablation(
     "drop-one",
     "Drop one signal",
     "One signal is switched off. If confidence is the primary gate, its row falls by far the most; if "
-    "persistence and JSD are safeguards, their rows fall too. The findings per task say where these two earn "
-    "the steps that they take.",
+    "persistence and JSD are safeguards, their rows fall too. The findings per task show where these two "
+    "are worth their steps.",
     DROP,
     _findings,
 )

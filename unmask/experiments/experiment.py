@@ -1,26 +1,28 @@
-"""What an experiment is: runs to make, and a report to make of them."""
+"""An experiment: the runs it needs, and the report that is built from them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
 
+from unmask.experiments.grid import Cells, RunKey, collect
+from unmask.experiments.lab import Lab, Watch
 from unmask.experiments.report import Report
 from unmask.experiments.runs import Outcome, Run
-
-if TYPE_CHECKING:
-    from unmask.experiments.lab import Lab
-
-Results: TypeAlias = Mapping[Run, Outcome]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experiment:
-    """One table or figure."""
+    """One table or figure of the paper."""
 
     name: str
     title: str
     about: str  # what it shows, and how it differs from the paper's
-    runs: Callable[[Lab], Sequence[Run]]
-    build: Callable[[Lab, Results], Report]
+    runs: Callable[[Lab], Mapping[RunKey, Run]]
+    build: Callable[[Lab, Sequence[Cells]], Report]  # is given the outcomes of the runs, per model
+
+    def make(self, lab: Lab, watch: Watch | None = None) -> tuple[Report, dict[Run, Outcome]]:
+        """Make the missing runs and build the report. Also return the outcome of every run."""
+        runs = self.runs(lab)
+        outcomes = lab.results(runs.values(), watch)
+        return self.build(lab, collect({key: outcomes[run] for key, run in runs.items()})), outcomes

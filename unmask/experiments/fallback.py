@@ -1,4 +1,4 @@
-"""How often the rule decides, and how often the fallback does."""
+"""How often the fallback decides instead of the rule."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from unmask.experiments import drawing, methods, stats
 from unmask.experiments.audit import Trail, audited
-from unmask.experiments.experiment import Experiment, Results
-from unmask.experiments.grid import short
+from unmask.experiments.experiment import Experiment
+from unmask.experiments.grid import Cells, short
 from unmask.experiments.lab import Lab
 from unmask.experiments.paper import reported
 from unmask.experiments.report import Finding, Picture, Report, Table, below
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 READINGS = {"LESS": "less", "LESS, Algorithm 1": "less-paper", "LESS, released code": "less-released"}
-BAR = 9.0  # percent; the paper's largest figure
+BOUND = 9.0  # percent; the paper's largest figure
 
 
 def audits(lab: Lab) -> dict[tuple[str, str, str], Run]:
-    """The runs that are audited, by model, label and task."""
+    """Return the runs to audit, by model, label and task."""
     return {
         (model, label, task): lab.run(model, task, SAMPLERS[name])
         for model in lab.models
@@ -33,11 +33,11 @@ def audits(lab: Lab) -> dict[tuple[str, str, str], Run]:
 
 
 def share(trails: Sequence[Trail], name: str) -> stats.Estimate:
-    """Percent of a sample's steps of which something is true, over samples."""
+    """Return the percentage of steps for which a field of Trail is true, averaged over samples."""
     return stats.mean([sum(getattr(t, name)) / max(1, len(t.commits)) for t in trails]).scaled(100)
 
 
-def _build(lab: Lab, results: Results) -> Report:
+def _build(lab: Lab, _: Sequence[Cells]) -> Report:
     trails = {key: audited(lab, run) for key, run in audits(lab).items()}
     rows, data, findings = [], [], []
     for (model, label, task), found in trails.items():
@@ -83,8 +83,8 @@ def _build(lab: Lab, results: Results) -> Report:
 
 def _findings(where: str, forced: stats.Estimate, empty: stats.Estimate) -> list[Finding]:
     return [
-        below(f"{where}: the fallback acts on at most {BAR:g} % of steps", forced, BAR, unit="%"),
-        below(f"{where}: nothing is eligible on at most {BAR:g} % of steps", empty, BAR, unit="%"),
+        below(f"{where}: the fallback acts on at most {BOUND:g} % of steps", forced, BOUND, unit="%"),
+        below(f"{where}: nothing is eligible on at most {BOUND:g} % of steps", empty, BOUND, unit="%"),
     ]
 
 
@@ -92,13 +92,13 @@ def _picture(lab: Lab, trails: dict[tuple[str, str, str], list[Trail]]) -> Pictu
     def draw() -> Figure:
         tasks = {model: lab.tasks(model, methods.HARD) for model in lab.models}
         figure, axes = drawing.panels(len(lab.models), height=3.4, width=4.8)
-        for place, model in zip(axes, lab.models, strict=True):
+        for panel, model in zip(axes, lab.models, strict=True):
             values = {
                 f"{methods.title(task)}, {short_label}": share(trails[model, "LESS", task], name)
                 for task in tasks[model]
                 for short_label, name in (("forced", "forced"), ("none eligible", "empty"))
             }
-            drawing.bars(place, values, label="% of steps", title=f"{short(model)}, LESS", cycle=2)
+            drawing.bars(panel, values, label="% of steps", title=f"{short(model)}, LESS", cycle=2)
         return figure
 
     return Picture(
@@ -110,9 +110,9 @@ EXPERIMENT = Experiment(
     name="fallback",
     title="Fallback usage",
     about=(
-        "The paper's definition is that the forced action ran; the released code counts steps in which "
+        "The paper counts steps in which the fallback acted; the released code counts steps in which "
         "nothing was eligible anywhere. The first 50 samples of each math and code task."
     ),
-    runs=lambda lab: [],
+    runs=lambda lab: {},
     build=_build,
 )

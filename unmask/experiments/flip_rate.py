@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from unmask.experiments import drawing, methods, stats
 from unmask.experiments.audit import Trail, audited
-from unmask.experiments.experiment import Experiment, Results
+from unmask.experiments.experiment import Experiment
 from unmask.experiments.fallback import audits
-from unmask.experiments.grid import short
+from unmask.experiments.grid import Cells, short
 from unmask.experiments.lab import Lab
 from unmask.experiments.report import Picture, Report, Table, below
 from unmask.experiments.stats import Estimate
@@ -18,31 +18,31 @@ from unmask.experiments.stats import Estimate
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-BINS = 20  # of a trajectory, from its first step to its last
-FINAL = 0.75  # where the final quarter begins
-BAR = 5.0  # percent, the paper's bound for it
-FEWEST = 5  # samples behind a point that is drawn
+BINS = 20  # parts of a trajectory
+FINAL = 0.75  # start of the final quarter
+BOUND = 5.0  # percent; the paper's bound for the final quarter
+FEWEST = 5  # samples; a point with fewer is not drawn
 
 
 class Share(NamedTuple):
-    """Percent of masked positions that flip in a part of the trajectories; None: no position was watched."""
+    """Percentage of masked positions that flip in one part of the trajectories."""
 
-    percent: float | None
+    percent: float | None  # None if no sample had a position to watch
     samples: int  # that had a position to watch
 
 
 def curve(trails: Sequence[Trail]) -> list[Share]:
-    """How many positions flip, by share of the trajectory."""
+    """Return the share of flips in each part of the trajectory."""
     flips, watched = [0] * BINS, [0] * BINS
     samples: list[set[int]] = [set() for _ in range(BINS)]
     for number, trail in enumerate(trails):
         steps = len(trail.flips)
         for step in range(steps):
-            place = step * BINS // steps
-            flips[place] += trail.flips[step]
-            watched[place] += trail.watched[step]
+            part = step * BINS // steps
+            flips[part] += trail.flips[step]
+            watched[part] += trail.watched[step]
             if trail.watched[step]:
-                samples[place].add(number)
+                samples[part].add(number)
     return [
         Share(100 * flip / seen if seen else None, len(those))
         for flip, seen, those in zip(flips, watched, samples, strict=True)
@@ -50,7 +50,7 @@ def curve(trails: Sequence[Trail]) -> list[Share]:
 
 
 def quarter(trails: Sequence[Trail], *, final: bool) -> Estimate:
-    """Mean percent of flips per sample in the first or the final quarter of its steps."""
+    """Return the mean percentage of flips in the first or the final quarter of a sample's steps."""
     rates = []
     for trail in trails:
         steps = len(trail.flips)
@@ -61,7 +61,7 @@ def quarter(trails: Sequence[Trail], *, final: bool) -> Estimate:
     return stats.mean(rates) if rates else Estimate(0.0, -inf, inf)
 
 
-def _build(lab: Lab, results: Results) -> Report:
+def _build(lab: Lab, _: Sequence[Cells]) -> Report:
     trails = {
         (model, task): audited(lab, run)
         for (model, label, task), run in audits(lab).items()
@@ -75,14 +75,16 @@ def _build(lab: Lab, results: Results) -> Report:
             {
                 "model": short(model),
                 "task": task,
-                "trajectory": (place + 0.5) / BINS,
+                "trajectory": (number + 0.5) / BINS,
                 "flip_percent": share.percent,
                 "samples": share.samples,
             }
-            for place, share in enumerate(curve(found))
+            for number, share in enumerate(curve(found))
         ]
         where = f"{short(model)}, {methods.title(task)}"
-        findings.append(below(f"{where}: at most {BAR:g} % flip in the final quarter", last, BAR, unit="%"))
+        findings.append(
+            below(f"{where}: at most {BOUND:g} % flip in the final quarter", last, BOUND, unit="%")
+        )
     header = ("model", "task", "first quarter, %", "final quarter, %", "samples")
     table = Table("flip-rate", "Top-1 flips per step", header, tuple(rows), tuple(data))
     return Report(tables=(table,), pictures=(_picture(lab, trails),), findings=tuple(findings))
@@ -91,17 +93,17 @@ def _build(lab: Lab, results: Results) -> Report:
 def _picture(lab: Lab, trails: dict[tuple[str, str], list[Trail]]) -> Picture:
     def draw() -> Figure:
         figure, axes = drawing.panels(len(lab.models))
-        for place, model in zip(axes, lab.models, strict=True):
+        for panel, model in zip(axes, lab.models, strict=True):
             found = {}
             for (of, task), mine in trails.items():
                 if of == model:
                     found[methods.title(task)] = _drawn(curve(mine), min(FEWEST, len(mine)))
-            place.axvspan(100 * FINAL, 100, color="#EEEEEE", zorder=0)
-            drawing.lines(place, found, title=short(model))
-            place.set_xlim(0, 100)
-            place.set_ylim(bottom=0)
-            place.set_xlabel("share of the executed steps, %")
-            place.set_ylabel("top-1 flips, % of masked positions")
+            panel.axvspan(100 * FINAL, 100, color="#EEEEEE", zorder=0)
+            drawing.lines(panel, found, title=short(model))
+            panel.set_xlim(0, 100)
+            panel.set_ylim(bottom=0)
+            panel.set_xlabel("share of the executed steps, %")
+            panel.set_ylabel("top-1 flips, % of masked positions")
         drawing.legend(figure, axes[0])
         return figure
 
@@ -113,7 +115,7 @@ def _picture(lab: Lab, trails: dict[tuple[str, str], list[Trail]]) -> Picture:
 
 
 def _drawn(shares: Sequence[Share], fewest: int) -> tuple[list[float], list[float]]:
-    """Where the points stand: a position or two of a single text say nothing."""
+    """Return the coordinates of the points with enough samples."""
     kept = [
         (100 * (at + 0.5) / BINS, share.percent)
         for at, share in enumerate(shares)
@@ -130,6 +132,6 @@ EXPERIMENT = Experiment(
         "the active block. Trajectories differ in length, so each is stretched to 100 %. The first 50 "
         "samples."
     ),
-    runs=lambda lab: [],
+    runs=lambda lab: {},
     build=_build,
 )

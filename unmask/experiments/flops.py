@@ -1,4 +1,4 @@
-"""How much arithmetic LESS saves, sample by sample, as the budget grows."""
+"""FLOPs that LESS saves per sample, over the budget."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from unmask.evals import get_task
 from unmask.experiments import drawing, methods, stats
-from unmask.experiments.experiment import Experiment, Results
+from unmask.experiments.experiment import Experiment
 from unmask.experiments.forward_cost import forward_flops, model_shape
-from unmask.experiments.grid import short
+from unmask.experiments.grid import Cells, RunKey, short
 from unmask.experiments.lab import Lab
 from unmask.experiments.paper import reported
 from unmask.experiments.report import Finding, Picture, Report, Table, above
@@ -21,27 +21,27 @@ from unmask.samplers import SAMPLERS
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-SHARES = (0.125, 0.25, 0.5, 1.0)  # of the canvas: 32, 64, 128 and 256 for 256 tokens
+SHARES = (0.125, 0.25, 0.5, 1.0)  # of the task's length: 32, 64, 128 and 256 for 256 tokens
 
 
 def first_task(lab: Lab, model: str) -> str:
-    """The task that is profiled: GSM8K where it is among the tasks."""
+    """Return the task to profile: GSM8K if it is among the tasks, else the first."""
     tasks = lab.tasks(model)
     return next((task for task in tasks if methods.role(task) == "gsm8k"), tasks[0])
 
 
-def _declare(lab: Lab) -> dict[tuple[str, int], Run]:
+def _declare(lab: Lab) -> dict[RunKey, Run]:
     declared = {}
     for model in lab.models:
         task = first_task(lab, model)
         for share in SHARES:
             length = round(share * get_task(task).max_new_tokens)
-            declared[model, length] = lab.run(model, task, SAMPLERS["less"], length=length)
+            declared[model, str(length), task] = lab.run(model, task, SAMPLERS["less"], length=length)
     return declared
 
 
 def compute_ratios(shape: Shape, length: int, outcome: Outcome) -> list[float]:
-    """FLOPs of LESS over those of a Base that spends its whole budget, per sample."""
+    """Return, per sample, the FLOPs of LESS over those of a Base that spends its whole budget."""
     ratios = []
     for record in outcome.records:
         one = forward_flops(shape, record.prompt_tokens + length)
@@ -49,11 +49,12 @@ def compute_ratios(shape: Shape, length: int, outcome: Outcome) -> list[float]:
     return ratios
 
 
-def _build(lab: Lab, results: Results) -> Report:
+def _build(lab: Lab, cells: Sequence[Cells]) -> Report:
     ratios, rows, data, findings = {}, [], [], []
     shapes = {model: model_shape(model) for model in lab.models}
-    for (model, length), run in _declare(lab).items():
-        outcome = results[run]
+    found = {(one.model, int(label)): outcomes for one in cells for label, outcomes in one.rows.items()}
+    for (model, length), outcomes in found.items():
+        [outcome] = outcomes.values()
         ratios[model, length] = mine = compute_ratios(shapes[model], length, outcome)
         speedups, forwards = [1 / ratio for ratio in mine], [float(r.forwards) for r in outcome.records]
         costs = [forward_flops(shapes[model], r.prompt_tokens + length) for r in outcome.records]
@@ -100,14 +101,14 @@ def _findings(model: str, length: int, ratios: Sequence[float]) -> list[Finding]
 def _picture(lab: Lab, ratios: dict[tuple[str, int], list[float]]) -> Picture:
     def draw() -> Figure:
         figure, axes = drawing.panels(len(lab.models))
-        for place, model in zip(axes, lab.models, strict=True):
+        for panel, model in zip(axes, lab.models, strict=True):
             mine = {length: values for (of, length), values in ratios.items() if of == model}
-            drawing.violins(place, list(mine.values()), [str(length) for length in mine])
-            place.axhline(1, color="#333333", linewidth=0.8, linestyle="--")
-            place.set_ylim(bottom=0)
-            place.set_xlabel("budget T = L")
-            place.set_ylabel("FLOPs of LESS / FLOPs of Base")
-            place.set_title(short(model))
+            drawing.violins(panel, list(mine.values()), [str(length) for length in mine])
+            panel.axhline(1, color="#333333", linewidth=0.8, linestyle="--")
+            panel.set_ylim(bottom=0)
+            panel.set_xlabel("budget T = L")
+            panel.set_ylabel("FLOPs of LESS / FLOPs of Base")
+            panel.set_title(short(model))
         return figure
 
     return Picture("flops", "Compute ratio per sample; the bar is the median, the box the middle half.", draw)
@@ -120,8 +121,8 @@ EXPERIMENT = Experiment(
         "Forwards times F(N), the paper's count for one forward over N columns, from the model's own sizes; "
         "Base spends its whole budget. T = L is L/8 to L: the paper's 32 to 256 for 256 tokens, 16 to 128 "
         "for the mini tasks. Both sides have the same N, so a sample's ratio is that of its forwards. The "
-        "mean of ratios is what the paper reports; the ratio of means is what a whole set gains."
+        "paper reports the mean of ratios; the ratio of means is the saving on the whole set."
     ),
-    runs=lambda lab: list(_declare(lab).values()),
+    runs=_declare,
     build=_build,
 )

@@ -1,4 +1,4 @@
-"""What one forward pass costs, by the paper's count of floating-point operations."""
+"""FLOPs of one forward pass, counted as in the paper."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from unmask.models.trunk import Shape
 
 
 def forward_flops(shape: Shape, columns: int, *, head_columns: int | None = None) -> int:
-    """F(N): linear layers, attention and head of one forward over N columns.
+    """Return F(N): linear layers, attention and head of one forward over N columns.
 
-    The paper counts the head on every column; `head_columns` counts those that are really predicted.
+    The paper counts the head on every column; `head_columns` counts it on fewer.
     """
     inner, keys = shape.heads * shape.head_size, shape.key_heads * shape.head_size
     linear = 2 * shape.size * inner + 2 * shape.size * keys + 3 * shape.size * shape.mlp_size
@@ -22,6 +22,6 @@ def forward_flops(shape: Shape, columns: int, *, head_columns: int | None = None
 
 
 def model_shape(model: str) -> Shape:
-    """The sizes of a model, from its config alone."""
+    """Return the sizes of a model, from its config alone."""
     with torch.device("meta"):
         return build(read_config(find_folder(model))).shape

@@ -1,4 +1,4 @@
-"""Methods times tasks times models: the shape of nearly every table."""
+"""Tables of methods times tasks, one per model."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Any
 from unmask.evals.compare import compare
 from unmask.evals.significance import wilson
 from unmask.experiments import methods, stats
-from unmask.experiments.experiment import Results
 from unmask.experiments.lab import Lab
 from unmask.experiments.report import Table
 from unmask.experiments.runs import Outcome, Run
 from unmask.types import Sampler
 
-Choose = Callable[[str, str], Mapping[str, Sampler]]  # family and task in, samplers by label out
+RunKey = tuple[str, str, str]  # model, label of a table's row, task
+Choose = Callable[[str, str], Mapping[str, Sampler]]  # (family, task) -> samplers by label
 
 
 @dataclass(frozen=True, slots=True)
 class Cells:
-    """Outcomes of one model: label -> task -> outcome."""
+    """The outcomes of one model, by label and task."""
 
     model: str
     rows: Mapping[str, Mapping[str, Outcome]]
@@ -32,14 +32,14 @@ class Cells:
 
 
 def always(samplers: Mapping[str, Sampler]) -> Choose:
-    """The same samplers for every family and task."""
+    """Choose the same samplers for every family and task."""
     return lambda family, task: samplers
 
 
 def declare(
     lab: Lab, choose: Choose, only: Sequence[str] | None = None, **settings: Any
-) -> dict[tuple[str, str, str], Run]:
-    """The runs by model, label and task."""
+) -> dict[RunKey, Run]:
+    """Return a run per model, label and task."""
     return {
         (model, label, task): lab.run(model, task, sampler, **settings)
         for model in lab.models
@@ -48,21 +48,16 @@ def declare(
     }
 
 
-def collect(lab: Lab, runs: Mapping[tuple[str, str, str], Run], results: Results) -> list[Cells]:
-    """The outcomes of declared runs, a Cells per model that has any."""
-    found = []
-    for model in lab.models:
-        mine = {(label, task): run for (of, label, task), run in runs.items() if of == model}
-        rows: dict[str, dict[str, Outcome]] = {}
-        for (label, task), run in mine.items():
-            rows.setdefault(label, {})[task] = results[run]
-        if rows:
-            found.append(Cells(model, rows))
-    return found
+def collect(outcomes: Mapping[RunKey, Outcome]) -> list[Cells]:
+    """Sort outcomes into a Cells per model."""
+    found: dict[str, dict[str, dict[str, Outcome]]] = {}
+    for (model, label, task), outcome in outcomes.items():
+        found.setdefault(model, {}).setdefault(label, {})[task] = outcome
+    return [Cells(model, rows) for model, rows in found.items()]
 
 
 def table(cells: Cells, name: str, title: str, *, against: str | None = None) -> Table:
-    """Accuracy and steps per task; a label to compare with adds paired differences."""
+    """Return a table of accuracy and steps per task. `against` adds paired differences to that label."""
     head = ("method", *map(methods.title, cells.tasks), "mean accuracy, %", "steps", "forwards")
     header = head if against is None else (*head, f"points to {against}")
     rows = [_row(cells, label, against) for label in cells.rows]
@@ -86,7 +81,7 @@ def _row(cells: Cells, label: str, against: str | None) -> tuple[str, ...]:
 
 
 def _cell(cells: Cells, label: str, task: str, against: str | None) -> str:
-    """Accuracy / steps, and in brackets the points to the method that is compared with."""
+    """Return accuracy / steps and, in brackets, the points to the method compared with."""
     outcome = cells.rows[label][task]
     shown = f"{100 * outcome.accuracy:.1f} / {outcome.steps:.1f}"
     if against is None or label == against:
@@ -95,7 +90,7 @@ def _cell(cells: Cells, label: str, task: str, against: str | None) -> str:
 
 
 def numbers(cells: Cells, against: str | None = None) -> list[dict[str, Any]]:
-    """A line per method and task, in full, with intervals."""
+    """Return all numbers with their intervals, a line per method and task."""
     lines = []
     for label, outcomes in cells.rows.items():
         for task, outcome in outcomes.items():
@@ -123,5 +118,5 @@ def numbers(cells: Cells, against: str | None = None) -> list[dict[str, Any]]:
 
 
 def short(model: str) -> str:
-    """The last part of a hub id or a path."""
+    """Return the last part of a hub id or a path."""
     return model.rstrip("/").rpartition("/")[2].partition("@")[0]

@@ -1,4 +1,4 @@
-"""The main table: Base, Prophet, KLASS, LESS in its three readings and plain thresholds on every task."""
+"""The main table: Base, Prophet, KLASS, three readings of LESS and plain thresholds on every task."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from unmask.experiments import drawing, stats
-from unmask.experiments.experiment import Experiment, Results
-from unmask.experiments.grid import Cells, collect, declare, numbers, short, table
+from unmask.experiments.experiment import Experiment
+from unmask.experiments.grid import Cells, declare, numbers, short, table
 from unmask.experiments.lab import Lab
 from unmask.experiments.methods import THRESHOLDS, more_methods
 from unmask.experiments.report import Finding, Picture, Report, Table, above, below, flat
@@ -19,28 +19,28 @@ if TYPE_CHECKING:
 STOPPED = "Base that stops at the end"
 ABOUT = (
     "Accuracy and reverse steps of each method; the mean is the category-macro mean over math, code and "
-    "knowledge. Past the paper's four methods there are Algorithm 1 to the letter (`less-paper`), the "
-    "released code (`less-released`) and plain confidence thresholds, which LESS has to beat at equal cost. "
-    "Base is counted as the paper counts it, with its whole budget; what it decodes behind the end of a text "
-    "cannot change the text, so the same records give the row that stops there, as all other methods do. "
+    "knowledge. Besides the paper's four methods, the table has Algorithm 1 to the letter (`less-paper`), "
+    "the released code (`less-released`) and plain confidence thresholds, which LESS has to beat at equal "
+    "cost. Base is counted with its whole budget, as in the paper. Tokens after the end of a text cannot "
+    "change the text, so the same records also give a row of Base that stops there, like all other methods. "
     "Base and Prophet are `base` and `prophet` on LLaDA, `base-entropy` and `prophet-dream` on Dream; both "
     "Prophets are the full-sequence form. KLASS has the thresholds that its authors tuned per task for "
-    "LLaDA-8B and Dream-7B (`klass-llada-gsm8k` and so on), and `klass` (0.9 / 0.01) on the knowledge tasks; "
-    "for other models these need not be its best, so a row of its own has 0.9 / 0.01 on every task."
+    "LLaDA-8B and Dream-7B (`klass-llada-gsm8k` and so on), and `klass` (0.9 / 0.01) on the knowledge tasks. "
+    "These may not be the best ones for other models, so another row has 0.9 / 0.01 on every task."
 )
 
 
-def _build(lab: Lab, results: Results) -> Report:
-    found = [_with_full_base(cells) for cells in collect(lab, declare(lab, more_methods), results)]
+def _build(lab: Lab, cells: Sequence[Cells]) -> Report:
+    found = [_with_full_base(one) for one in cells]
     return Report(
-        tables=flat([_tables(cells) for cells in found]),
+        tables=flat([_tables(one) for one in found]),
         pictures=(_picture(found),),
-        findings=flat([_findings(cells) for cells in found]),
+        findings=flat([_findings(one) for one in found]),
     )
 
 
 def _with_full_base(cells: Cells) -> Cells:
-    """Base with its whole budget first, then Base as it ran."""
+    """Add a row of Base with its whole budget before Base as it ran."""
     stopped = cells.rows["Base"]
     full = {task: outcome.spending_all() for task, outcome in stopped.items()}
     others = {label: outcomes for label, outcomes in cells.rows.items() if label != "Base"}
@@ -58,7 +58,7 @@ def _tables(cells: Cells) -> tuple[Table, ...]:
 
 
 def _savings(cells: Cells) -> Table:
-    """Steps and forwards saved against both ways to count Base."""
+    """Return the steps and forwards saved, for both ways to count Base."""
     rows = []
     for label, outcomes in cells.rows.items():
         steps, forwards = stats.steps(outcomes), stats.forwards(outcomes)
@@ -79,12 +79,12 @@ def _savings(cells: Cells) -> Table:
 def _picture(found: Sequence[Cells]) -> Picture:
     def draw() -> Figure:
         figure, axes = drawing.panels(len(found), height=3.8)
-        for place, cells in zip(axes, found, strict=True):
+        for panel, cells in zip(axes, found, strict=True):
             values = {
                 label: (stats.forwards(outcomes), stats.accuracy(outcomes))
                 for label, outcomes in cells.rows.items()
             }
-            drawing.points(place, values, title=short(cells.model))
+            drawing.points(panel, values, title=short(cells.model))
         drawing.legend(figure, axes[0], columns=3)
         return figure
 
@@ -93,7 +93,7 @@ def _picture(found: Sequence[Cells]) -> Picture:
 
 
 def _findings(cells: Cells) -> tuple[Finding, ...]:
-    """What the paper's text says of this table, and what LESS is worth beside a plain threshold."""
+    """Test the paper's claims about this table, and LESS against plain thresholds."""
     less, model = cells.rows["LESS"], short(cells.model)
     rivals = ("KLASS", "KLASS 0.9 / 0.01", *THRESHOLDS)
     saved = stats.saved(cells.rows["Base"], less, "steps")
@@ -119,6 +119,6 @@ EXPERIMENT = Experiment(
     name="headline",
     title="The main table",
     about=ABOUT,
-    runs=lambda lab: list(declare(lab, more_methods).values()),
+    runs=lambda lab: declare(lab, more_methods),
     build=_build,
 )

@@ -1,4 +1,4 @@
-"""Where experiments are made: models, samples and the runs that are kept."""
+"""The lab makes runs: it loads models and samples, decodes, and keeps the records."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from unmask.evals.records import digest
 from unmask.evals.run import Job, Progress, finish, load_samples
 from unmask.evals.task import Sample
 from unmask.experiments import methods
-from unmask.experiments.overlap import Crew
+from unmask.experiments.overlap import DevicePool
 from unmask.experiments.runs import Outcome, Run
 from unmask.experiments.store import Store
 from unmask.models import load
@@ -30,45 +30,47 @@ from unmask.text.prompts import device_of
 from unmask.types import Sampler
 
 GPU_BATCH = 64
-CPU_BATCH = 4  # rows that end leave the batch, and more would gain nothing
-SCORING = 2  # runs that are scored and kept while the next one has the GPU
+CPU_BATCH = 4  # finished rows leave the batch; larger batches gain nothing
+SCORING = 2  # runs scored and written while the next one holds the GPU
 
-Watch: TypeAlias = Callable[[int, int, Run, Progress | None], None]  # runs done, runs, this one, how far
+Watch: TypeAlias = Callable[
+    [int, int, Run, Progress | None], None
+]  # runs done, runs in all, this run, its progress
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """What experiments are made on."""
+class LabSettings:
+    """Models, tasks and devices of experiments, and their output folder."""
 
     models: tuple[str, ...]
     out: Path
-    tasks: tuple[str, ...] = ()  # none: the mini tasks for a shipped model, else the paper's
-    limit: int | None = None  # samples of a model, shared by its tasks
+    tasks: tuple[str, ...] = ()  # (): the mini tasks for a shipped model, else the paper's
+    limit: int | None = None  # samples per model, shared by its tasks
     device: str = "auto"
     dtype: str = "auto"
     batch_size: int | None = None  # None: 64 on a GPU, 4 on a CPU
     data: Path | None = None  # local files of the paper's benchmarks
-    block_length: int | str | None = "auto"  # as GenerationConfig has it
-    records_only: bool = False  # use what is kept, decode nothing
-    max_loss: float = 1.0  # calibrate: points below Base at most
-    max_steps: float | None = None  # calibrate: steps per sample at most, instead
+    block_length: int | str | None = "auto"  # see GenerationConfig
+    records_only: bool = False  # use kept records, decode nothing
+    max_loss: float = 1.0  # calibrate: at most this many points below Base
+    max_steps: float | None = None  # calibrate: at most this many steps per sample, instead
 
 
 class Missing(ValueError):
-    """A record that only a model could make."""
+    """A record is missing and may not be made."""
 
 
 class Loaded(NamedTuple):
-    """A model in memory, and its fingerprint."""
+    """A model in memory and its fingerprint."""
 
     model: Trunk
-    mark: str
+    fingerprint: str
 
 
 class Lab:
-    """Runs experiments' runs, and remembers what it loaded."""
+    """Makes the runs of experiments, or reads them if they are kept."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: LabSettings) -> None:
         self.settings = settings
         self.store = Store(settings.out / "records")
         self._models: dict[str, Loaded] = {}
@@ -79,17 +81,17 @@ class Lab:
 
     @cached_property
     def models(self) -> tuple[str, ...]:
-        """The models by their short names, each once."""
+        """The models by name, each once."""
         return tuple(dict.fromkeys(model.removeprefix("unmask/") for model in self.settings.models))
 
     def tasks(self, model: str, only: Sequence[str] | None = None) -> list[str]:
-        """The tasks of a model, those of the given categories."""
+        """Return the tasks of a model, or only those of the given categories."""
         usual = [f"mini-{role}" for role in methods.ROLES] if model in SHIPPED else methods.PAPER_TASKS
         chosen = self.settings.tasks or usual
         return [task for task in chosen if only is None or methods.category(task) in only]
 
     def family(self, model: str) -> str:
-        """The model's family, as its config.json has it."""
+        """Return the model's family, from its config.json."""
         if model not in self._families:
             self._families[model] = str(read_config(find_folder(model))["model_type"]).lower()
         return self._families[model]
@@ -97,7 +99,7 @@ class Lab:
     def run(
         self, model: str, task: str, sampler: Sampler, *, length: int | None = None, **settings: Any
     ) -> Run:
-        """A run with the task's own length and stop strings, and with these settings of the config."""
+        """Return a run with the task's length and stop strings. Settings go to its GenerationConfig."""
         asked = get_task(task)
         tokens = length or asked.max_new_tokens
         block = self.settings.block_length
@@ -107,13 +109,13 @@ class Lab:
         return Run(model=model, task=task, sampler=sampler, config=GenerationConfig(**chosen))
 
     def samples(self, task: str, limit: int | None = None) -> list[Sample]:
-        """The samples of a task within the limit."""
+        """Return the samples of a task, up to its share of the limit."""
         if task not in self._samples:
             self._samples[task] = load_samples(get_task(task), self.settings.data, self._limit(task))
         return self._samples[task][:limit]
 
     def _limit(self, task: str) -> int | None:
-        """How many of the samples fall to a task."""
+        """Return a task's share of the limit."""
         if self.settings.limit is None:
             return None
         usual = (
@@ -124,15 +126,15 @@ class Lab:
         return max(1, whole + (tasks.index(task) < rest))
 
     def model(self, name: str) -> Trunk:
-        """A model, loaded once if it is small; a large one goes when the next comes."""
+        """Return a model. Shipped ones stay in memory, others only until the next is loaded."""
         return self._loaded(name).model
 
     def batch_size(self, model: Trunk) -> int:
-        """Rows that are decoded together."""
+        """Return the number of samples to decode together."""
         return self.settings.batch_size or (CPU_BATCH if device_of(model).type == "cpu" else GPU_BATCH)
 
     def results(self, runs: Iterable[Run], watch: Watch | None = None) -> dict[Run, Outcome]:
-        """What came of the runs: as it was kept, or made now."""
+        """Return the outcomes of runs. Read the kept ones, make the others."""
         wanted = sorted(dict.fromkeys(runs), key=lambda run: self.models.index(run.model))
         done = self._done
         for run in wanted:
@@ -142,100 +144,106 @@ class Lab:
 
         def make(run: Run) -> Outcome:
             def progress(state: Progress) -> None:
-                crew.check()
+                pool.check()
                 if watch is not None:
                     watch(sum(one in done for one in wanted), len(wanted), run, state)
 
-            return self._make(run, progress, crew)
+            return self._make(run, progress, pool)
 
         left = [run for run in wanted if run not in done]
         for name, group in groupby(left, key=lambda run: run.model):
-            self._refuse_missing(self._place(left[0]), len(left), len(wanted))
-            crew: Crew[Run, Outcome] = Crew(make, self._workers(name))
-            for run, outcome in crew.made(list(group)):
+            self._refuse_missing(self._key(left[0]), len(left), len(wanted))
+            pool: DevicePool[Run, Outcome] = DevicePool(make, self._workers(name))
+            for run, outcome in pool.map(list(group)):
                 done[run] = outcome
         return {run: done[run] for run in wanted}
 
     def result(self, run: Run, progress: Callable[[Progress], None] | None = None) -> Outcome:
-        """What came of one run."""
+        """Return the outcome of one run."""
         watch = None if progress is None else lambda done, runs, run, state: progress(state)
         return self.results([run], watch)[run]
 
     def _workers(self, model: str) -> int:
-        """Runs that are under way at a time; a CPU has nothing to spare for the scoring of others."""
+        """Return the number of runs under way at a time. On a CPU, scoring would slow down decoding."""
         return 1 if device_of(self.model(model)).type == "cpu" else 1 + SCORING
 
-    def _place(self, run: Run) -> tuple[str, ...]:
-        """Where a run is kept."""
+    def _key(self, run: Run) -> tuple[str, ...]:
+        """Return the key of a run in the store."""
         samples = self.samples(run.task)
         return run.model, run.task, run.name(len(samples), get_task(run.task).version)
 
     def _kept(self, run: Run) -> Outcome | None:
-        place = self._place(run)
-        kept = self.store.outcome(*place)
+        key = self._key(run)
+        kept = self.store.outcome(*key)
         if kept is not None:
-            self._check(run.model, kept.configuration["model"]["fingerprint"], place)
+            self._check(run.model, kept.configuration["model"]["fingerprint"], key)
         return kept
 
-    def _make(self, run: Run, progress: Callable[[Progress], None], crew: Crew[Run, Outcome]) -> Outcome:
-        """Decode, score and keep a run; only the decoding holds the device."""
-        model, place = self.model(run.model), self._place(run)
+    def _make(
+        self, run: Run, progress: Callable[[Progress], None], pool: DevicePool[Run, Outcome]
+    ) -> Outcome:
+        """Decode, score and keep a run. Only decoding holds the device."""
+        model, key = self.model(run.model), self._key(run)
         job = self._job(run)
 
         def decode(batches: Sequence[Batch]) -> Iterator[Decoded]:
             for batch in batches:
-                yield decode_batch(model, job.task, batch, job.sampler, job.config, device=crew.device)
+                yield decode_batch(model, job.task, batch, job.sampler, job.config, device=pool.device)
 
-        finish(job, decode, self.store.folder(*place), progress)
-        return self.store.finish(*place)
+        finish(job, decode, self.store.folder(*key), progress)
+        return self.store.finish(*key)
 
     def _job(self, run: Run) -> Job:
-        """All that a run decodes; prompts are read once per model and task, not once per run."""
-        model, mark = self._loaded(run.model)
+        """Prepare a run. Prompts are encoded once per model, task and length."""
+        model, fingerprint = self._loaded(run.model)
         task, length = get_task(run.task), run.config.new_tokens(model.info)
-        key = (run.model, run.task, length)
-        if key not in self._questions:
-            self._questions[key] = encode(model, self.samples(run.task), length)
-        questions, size = self._questions[key], self.batch_size(model)
+        asked = (run.model, run.task, length)
+        if asked not in self._questions:
+            self._questions[asked] = encode(model, self.samples(run.task), length)
+        questions, size = self._questions[asked], self.batch_size(model)
         return Job(
             task=task,
             batches=make_batches(questions, size),
             sampler=run.sampler,
             config=run.config,
-            manifest=describe(model, task, questions, run.sampler, run.config, size, mark=mark),
+            manifest=describe(
+                model, task, questions, run.sampler, run.config, size, known_fingerprint=fingerprint
+            ),
         )
 
-    def fact(self, model: str, kind: str, settings: Mapping[str, Any], make: Callable[[], Any]) -> Any:
-        """Something measured that is no run: as it was kept, or made now and kept."""
-        place = (model, kind, digest(dict(settings))[:12])
-        kept = self.store.read(*place)
+    def measurement(
+        self, model: str, kind: str, settings: Mapping[str, Any], measure: Callable[[], Any]
+    ) -> Any:
+        """Return a kept measurement, or measure now and keep it."""
+        key = (model, kind, digest(dict(settings))[:12])
+        kept = self.store.read(*key)
         if kept is None:
-            self._refuse_missing(place)
-            mark = self._loaded(model).mark
-            self.store.keep({"settings": settings, "fingerprint": mark, "value": make()}, *place)
-            kept = self.store.read(*place)
-        self._check(model, kept["fingerprint"], place)
+            self._refuse_missing(key)
+            found = {"settings": settings, "fingerprint": self._loaded(model).fingerprint, "value": measure()}
+            self.store.keep(found, *key)
+            kept = self.store.read(*key)
+        self._check(model, kept["fingerprint"], key)
         return kept["value"]
 
     def _loaded(self, name: str) -> Loaded:
         if name not in self._models:
-            # large ones go before the new one comes
+            # free the memory of a large model before the next is loaded
             self._models = {one: kept for one, kept in self._models.items() if one in SHIPPED}
             model = load(name, device=self.settings.device, dtype=self.settings.dtype)
             self._models[name] = Loaded(model, fingerprint(model))
         return self._models[name]
 
-    def _check(self, model: str, mark: str, place: Sequence[str]) -> None:
-        """Refuse what another model of this name wrote."""
-        if not self.settings.records_only and self._loaded(model).mark != mark:
+    def _check(self, model: str, found: str, key: Sequence[str]) -> None:
+        """Raise if a record is of other weights than the model has now."""
+        if not self.settings.records_only and self._loaded(model).fingerprint != found:
             raise ValueError(
-                f"{'/'.join(place)} in {self.settings.out} is of other weights or another dtype than {model} "
+                f"{'/'.join(key)} in {self.settings.out} is of other weights or another dtype than {model} "
                 "has now; choose another --out, or use --records-only"
             )
 
-    def _refuse_missing(self, place: Sequence[str], missing: int = 1, wanted: int = 1) -> None:
+    def _refuse_missing(self, key: Sequence[str], missing: int = 1, wanted: int = 1) -> None:
         if self.settings.records_only:
             count = f" and {missing - 1} more of {wanted} runs" if missing > 1 else ""
             raise Missing(
-                f"{self.settings.out} lacks {'/'.join(place)}{count}; leave out --records-only to make it"
+                f"{self.settings.out} lacks {'/'.join(key)}{count}; leave out --records-only to make it"
             )

@@ -1,4 +1,4 @@
-"""Would another set of tasks have chosen other thresholds?"""
+"""Thresholds chosen without one setting, and their accuracy on it."""
 
 from __future__ import annotations
 
@@ -6,29 +6,28 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 
 from unmask.experiments import methods, stats
-from unmask.experiments.experiment import Experiment, Results
-from unmask.experiments.grid import short
+from unmask.experiments.experiment import Experiment
+from unmask.experiments.grid import Cells, short
 from unmask.experiments.lab import Lab
-from unmask.experiments.pareto import CHOSEN, label, pairs, sweep, sweep_runs
+from unmask.experiments.pareto import CHOSEN, label, pairs, sweep
 from unmask.experiments.report import Finding, Report, Table
 from unmask.experiments.runs import Outcome
 
-TOLERANCE = 1.0  # points below the best mean accuracy that fewer steps may cost
+TOLERANCE = 1.0  # points of mean accuracy that fewer steps may cost
 
 Setting = tuple[str, str]  # model and task
 Pair = tuple[float, float]
 
 
 def choose(outcomes: Mapping[Pair, Mapping[Setting, Outcome]], settings: Sequence[Setting]) -> Pair:
-    """The pair with the fewest steps among those within a point of the best mean accuracy."""
+    """Return the pair with the fewest steps among those within a point of the best mean accuracy."""
     accuracy = {pair: 100 * fmean(found[s].accuracy for s in settings) for pair, found in outcomes.items()}
     best = max(accuracy.values())
     good = [pair for pair, value in accuracy.items() if value >= best - TOLERANCE]
     return min(good, key=lambda pair: (fmean(outcomes[pair][s].steps for s in settings), pair))
 
 
-def _build(lab: Lab, results: Results) -> Report:
-    cells = sweep(lab, results)
+def _build(lab: Lab, cells: Sequence[Cells]) -> Report:
     settings = [(one.model, task) for one in cells for task in one.tasks]
     outcomes = {
         pair: {(one.model, task): one.rows[label(pair)][task] for one in cells for task in one.tasks}
@@ -56,7 +55,7 @@ def _shown(outcome: Outcome) -> str:
 def _findings(
     outcomes: Mapping[Pair, Mapping[Setting, Outcome]], chosen: Mapping[Setting, Pair]
 ) -> list[Finding]:
-    """Whether every split recovers the paper's pair, and what the splits' own choices are worth held out."""
+    """Test whether every split chooses the paper's pair, and compare the choices on the held-out settings."""
     same = sum(pair == CHOSEN for pair in chosen.values())
     one_pair = len(set(chosen.values())) == 1
     gaps = [
@@ -83,7 +82,7 @@ def _findings(
 
 
 def _verdicts(outcome: Outcome) -> list[int]:
-    """Right or wrong as 1 or 0, in the order of the sample ids."""
+    """Return 1 or 0 per sample, in the order of the sample ids."""
     return [int(record.correct) for record in sorted(outcome.records, key=lambda record: record.id)]
 
 
@@ -95,6 +94,6 @@ EXPERIMENT = Experiment(
         f"whose mean accuracy is within {TOLERANCE:g} point of the best. The paper does not say how it "
         "trades accuracy for steps; this is our reading."
     ),
-    runs=sweep_runs,
+    runs=sweep,
     build=_build,
 )

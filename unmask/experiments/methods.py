@@ -1,4 +1,4 @@
-"""The names of the paper: tasks, their categories, and the samplers as each family was run with them."""
+"""Tasks, categories and samplers of the paper."""
 
 from __future__ import annotations
 
@@ -32,40 +32,40 @@ TITLES = {
 
 
 def role(task: str) -> str:
-    """The benchmark of the paper that a task stands for."""
+    """Return the paper's benchmark that a task stands for."""
     name = task.removeprefix("mini-").removesuffix("-sanitized")
     return "math" if name == "math500" else name
 
 
 def category(task: str) -> str:
-    """The category in which the paper counts a task."""
+    """Return the paper's category of a task."""
     return CATEGORIES[role(task)]
 
 
 def title(task: str) -> str:
-    """The task as a table names it."""
+    """Return the name of a task in tables."""
     return f"{'mini-' if task.startswith('mini-') else ''}{TITLES[role(task)]}"
 
 
 def weights(tasks: Sequence[str]) -> dict[str, float]:
-    """What each task counts in the category-macro mean."""
+    """Return the weight of each task in the category-macro mean."""
     groups = [category(task) for task in tasks]
     return {task: 1 / (len(set(groups)) * groups.count(category(task))) for task in tasks}
 
 
 def base(family: str) -> Base:
-    """The family's own fixed-budget sampler: Dream is released with entropy as its order."""
+    """Return the family's own fixed-budget sampler. The release of Dream orders by entropy."""
     return Base(order="entropy" if family == "dream" else "confidence")
 
 
 def klass(family: str, task: str) -> KLASS:
-    """KLASS with the thresholds released for the family and task, else its own default ones."""
+    """Return KLASS with the thresholds released for the family and task, else with its defaults."""
     released = RELEASED.get(f"{family}-{role(task)}")
     return KLASS() if released is None else KLASS(min_confidence=released[0], max_kl=released[1])
 
 
 def paper_methods(family: str, task: str) -> dict[str, Sampler]:
-    """The four methods of the paper's main table."""
+    """Return the four methods of the paper's main table."""
     return {
         "Base": base(family),
         "Prophet": make_sampler("prophet-dream" if family == "dream" else "prophet"),
@@ -75,7 +75,7 @@ def paper_methods(family: str, task: str) -> dict[str, Sampler]:
 
 
 def more_methods(family: str, task: str) -> dict[str, Sampler]:
-    """The four, KLASS and LESS in their other forms, and confidence alone."""
+    """Return the paper's methods, other forms of KLASS and LESS, and plain thresholds."""
     return {
         **paper_methods(family, task),
         "KLASS 0.9 / 0.01": KLASS(),
@@ -86,7 +86,7 @@ def more_methods(family: str, task: str) -> dict[str, Sampler]:
 
 
 THRESHOLDS: Mapping[str, Sampler] = {
-    f"Threshold {bar:g}": Threshold(min_confidence=bar) for bar in (0.75, 0.9)
+    f"Threshold {value:g}": Threshold(min_confidence=value) for value in (0.75, 0.9)
 }
 SINGLE: Mapping[str, Sampler] = {
     "Confidence only": SAMPLERS["less-confidence-only"],

@@ -1,4 +1,4 @@
-"""Work on several things at a time: while one has the device, others are scored and kept."""
+"""Overlap runs: while one decodes on the device, others are scored and written."""
 
 from __future__ import annotations
 
@@ -8,37 +8,37 @@ from threading import Event, Lock
 from typing import Generic, TypeVar
 
 Item = TypeVar("Item")
-Made = TypeVar("Made")
+Result = TypeVar("Result")
 
 
 class Stopped(Exception):
-    """Work that ends because other work failed or was interrupted."""
+    """Raised in a worker after another one failed or was interrupted."""
 
 
-class Crew(Generic[Item, Made]):
-    """Workers that share a device: whoever holds `device` may use it."""
+class DevicePool(Generic[Item, Result]):
+    """Threads that share a device. A worker uses it only while it holds `device`."""
 
-    def __init__(self, work: Callable[[Item], Made], workers: int) -> None:
+    def __init__(self, work: Callable[[Item], Result], workers: int) -> None:
         self.device = Lock()
         self._work = work
         self._workers = workers
         self._stop = Event()
 
-    def made(self, items: Sequence[Item]) -> Iterator[tuple[Item, Made]]:
-        """What came of the items, in their order; one worker is the caller itself."""
+    def map(self, items: Sequence[Item]) -> Iterator[tuple[Item, Result]]:
+        """Yield each item and its result, in order. A single worker is the calling thread."""
         if self._workers == 1:
             yield from ((item, self._work(item)) for item in items)
             return
-        with ThreadPoolExecutor(self._workers) as pool:
-            waiting = [(item, pool.submit(self._work, item)) for item in items]
+        with ThreadPoolExecutor(self._workers) as threads:
+            waiting = [(item, threads.submit(self._work, item)) for item in items]
             try:
                 for item, future in waiting:
                     yield item, future.result()
             finally:
                 self._stop.set()
-                pool.shutdown(wait=False, cancel_futures=True)
+                threads.shutdown(wait=False, cancel_futures=True)
 
     def check(self) -> None:
-        """To be called by long work from time to time; raises where it must end."""
+        """Raise if the other work has stopped. Long work calls this from time to time."""
         if self._stop.is_set():
             raise Stopped("the other runs were stopped")

@@ -1,10 +1,9 @@
-"""The results page: every report, one after the other, with the machine that the numbers come from."""
+"""The results page: every report, and the machine that the numbers come from."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from shutil import copyfile
 from typing import get_args
 
 from unmask.experiments.experiment import Experiment
@@ -15,13 +14,13 @@ from unmask.experiments.runs import Outcome
 
 HEAD = """# Results
 
-Tables and figures of the LESS paper, on the models and tasks named here. Built from stored records by
-`unmask reproduce`; the same records give the same page. Intervals are 95 %: of accuracies by Wilson's
-formula, of their paired differences by Agresti and Min's, joined over tasks by squares; of other numbers by
-bootstrap over samples. A finding holds or does not hold only where its whole interval says so, else it is
-undecided; of so many intervals, some miss the truth by chance.
+Tables and figures of the LESS paper, on the models and tasks named here. `unmask reproduce` builds this page
+from stored records; the same records give the same page. Intervals are 95 %: Wilson's for accuracies, Agresti
+and Min's for paired differences of accuracies (both combined over tasks by adding squares), bootstrap over
+samples for other numbers. A finding "holds" or "does not hold" only if its whole interval lies on one side;
+otherwise it is undecided. With this many intervals, some miss the true value by chance.
 """
-READING = "reading.md"  # in the folder of the records, written by people
+READING = "reading.md"  # in the output folder, written by people
 
 
 def write_page(
@@ -30,25 +29,25 @@ def write_page(
     reports: Mapping[Experiment, Report],
     outcomes: Sequence[Outcome],
     *,
-    drawn: Path,
     absent: Sequence[str] = (),
 ) -> None:
-    """Write the page, with its figures from the folder `drawn` beside it; absent experiments are named."""
-    figures = path.parent / path.stem
-    figures.mkdir(parents=True, exist_ok=True)
+    """Write the page with links into `figures_folder(path)`. Name the absent experiments."""
     read = _reading(lab.settings.out / READING)
     parts = [HEAD, _origin(lab, outcomes), _summary(reports), *read, _glance(lab, reports)]
     if absent:
         parts.append(f"Left out, because records are missing: {', '.join(absent)}.\n")
     for experiment, report in reports.items():
-        for picture in report.pictures:
-            copyfile(drawn / picture.file, figures / picture.file)
-        parts.append(_section(experiment, report, figures.name))
+        parts.append(_section(experiment, report, figures_folder(path).name))
     path.write_text("\n".join(parts), encoding="utf-8")
 
 
+def figures_folder(page: Path) -> Path:
+    """Return the folder beside a page that its figures belong in."""
+    return page.parent / page.stem
+
+
 def _origin(lab: Lab, outcomes: Sequence[Outcome]) -> str:
-    """Devices, versions and sizes, as the records have them."""
+    """Return devices, versions and sample counts, from the records."""
     if not outcomes:
         return ""
     devices = sorted({str(one.configuration["model"]["device"]) for one in outcomes})
@@ -75,14 +74,14 @@ def _summary(reports: Mapping[Experiment, Report]) -> str:
 
 
 def _reading(file: Path) -> list[str]:
-    """What people wrote about these records, where they did."""
+    """Return the section written by people, if the file exists."""
     if not file.is_file():
         return []
     return [f"## In plain words\n\n{file.read_text(encoding='utf-8').strip()}\n"]
 
 
 def _glance(lab: Lab, reports: Mapping[Experiment, Report]) -> str:
-    """What holds for which model; findings about single tasks stay in their sections."""
+    """Return the table of findings about whole models."""
     models = list(map(short, lab.models))
     rows = []
     for experiment, report in reports.items():

@@ -1,4 +1,4 @@
-"""The tables as the paper prints them, for the models that it used."""
+"""The paper's own tables."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ MODELS = {  # hub id -> the paper's name
 
 @cache
 def paper_tables() -> dict[str, Any]:
-    """Every reported table: name -> model -> row -> task -> [accuracy, steps]."""
+    """Return every reported table: name -> model -> row -> task -> [accuracy, steps]."""
     tables: dict[str, Any] = json.loads(Path(__file__).with_name("paper_tables.json").read_text("utf-8"))
     return tables
 
 
 def reported(table: str, model: str) -> dict[str, Any]:
-    """The paper's rows for a model; empty: it was not used there."""
+    """Return the paper's rows for a model, or an empty dict if it has none."""
     name = MODELS.get(model.partition("@")[0])
     rows: dict[str, Any] = paper_tables()[table].get(name, {}) if name else {}
     return rows

@@ -1,4 +1,4 @@
-"""LESS over a grid of thresholds: what accuracy costs."""
+"""LESS over a grid of thresholds: accuracy against steps."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from unmask.experiments import drawing, stats
-from unmask.experiments.experiment import Experiment, Results
-from unmask.experiments.grid import Cells, collect, declare, numbers, short
+from unmask.experiments.experiment import Experiment
+from unmask.experiments.grid import Cells, RunKey, declare, numbers, short
 from unmask.experiments.lab import Lab
 from unmask.experiments.methods import HARD, more_methods
 from unmask.experiments.report import Finding, Picture, Report, Table, above, flat
@@ -25,12 +25,12 @@ MARKERS = ("Prophet", "KLASS", "Threshold 0.75", "Threshold 0.9")
 
 
 def pairs() -> dict[tuple[float, float], LESS]:
-    """LESS at every pair (c, d)."""
+    """Return LESS at every pair (c, d)."""
     return {(c, d): LESS(min_confidence=c, max_jsd=d) for c in CONFIDENCES for d in DIVERGENCES}
 
 
 def label(pair: tuple[float, float]) -> str:
-    """A pair as tables have it."""
+    """Return the label of a pair in tables."""
     return f"c = {pair[0]:.2f}, d = {pair[1]:.3f}"
 
 
@@ -40,18 +40,13 @@ def _samplers(family: str, task: str) -> dict[str, Sampler]:
     return {**swept, "Base": others["Base"], **{name: others[name] for name in MARKERS}}
 
 
-def sweep_runs(lab: Lab) -> Sequence[Run]:
-    """The sweep and the baselines."""
-    return list(declare(lab, _samplers, HARD).values())
-
-
-def sweep(lab: Lab, results: Results) -> list[Cells]:
-    """The outcomes of the sweep, a Cells per model."""
-    return collect(lab, declare(lab, _samplers, HARD), results)
+def sweep(lab: Lab) -> dict[RunKey, Run]:
+    """Return the runs of the sweep and of the baselines."""
+    return declare(lab, _samplers, HARD)
 
 
 def frontier(points: Mapping[str, tuple[float, float]]) -> list[str]:
-    """The names that no other beats in both cost and quality, cheapest first."""
+    """Return the names that no other beats in both cost and quality, cheapest first."""
     kept: list[str] = []
     best = float("-inf")
     for name, (_, quality) in sorted(points.items(), key=lambda item: (item[1][0], -item[1][1])):
@@ -61,14 +56,13 @@ def frontier(points: Mapping[str, tuple[float, float]]) -> list[str]:
     return kept
 
 
-def place_of(outcomes: Mapping[str, Outcome]) -> tuple[float, float]:
-    """Macro steps and macro accuracy in percent."""
+def cost_and_accuracy(outcomes: Mapping[str, Outcome]) -> tuple[float, float]:
+    """Return macro steps and macro accuracy in percent."""
     cost = stats.macro({task: one.steps for task, one in outcomes.items()})
     return cost, 100 * stats.macro({task: one.accuracy for task, one in outcomes.items()})
 
 
-def _build(lab: Lab, results: Results) -> Report:
-    found = sweep(lab, results)
+def _build(lab: Lab, found: Sequence[Cells]) -> Report:
     return Report(
         tables=tuple(_table(cells) for cells in found),
         pictures=(_picture(found),),
@@ -77,7 +71,7 @@ def _build(lab: Lab, results: Results) -> Report:
 
 
 def _swept(cells: Cells) -> dict[str, tuple[float, float]]:
-    return {label(pair): place_of(cells.rows[label(pair)]) for pair in pairs()}
+    return {label(pair): cost_and_accuracy(cells.rows[label(pair)]) for pair in pairs()}
 
 
 def _table(cells: Cells) -> Table:
@@ -114,29 +108,31 @@ def _findings(cells: Cells) -> Sequence[Finding]:
 def _picture(found: Sequence[Cells]) -> Picture:
     def draw() -> Figure:
         figure, axes = drawing.panels(len(found), height=3.6)
-        for place, cells in zip(axes, found, strict=True):
-            drawing.accuracy_axis(place)
+        for panel, cells in zip(axes, found, strict=True):
+            drawing.accuracy_axis(panel)
             swept = _swept(cells)
             kept = [swept[name] for name in frontier(swept)]
             dots = list(swept.values())
-            place.scatter(
+            panel.scatter(
                 [x for x, _ in dots], [y for _, y in dots], color="#9A9A9A", s=14, label="LESS, other (c, d)"
             )
-            place.plot(
+            panel.plot(
                 [x for x, _ in kept], [y for _, y in kept], color="#000000", linewidth=1.2, label="frontier"
             )
             chosen = swept[label(CHOSEN)]
-            place.plot(*chosen, "*", markersize=12, color=drawing.COLOURS[1], label=label(CHOSEN))
+            panel.plot(*chosen, "*", markersize=12, color=drawing.COLOURS[1], label=label(CHOSEN))
             for number, name in enumerate(MARKERS):
                 marker = "sDvP"[number]
                 colour = (drawing.COLOURS[0], *drawing.COLOURS[2:5])[number]
-                place.plot(*place_of(cells.rows[name]), marker, markersize=7, color=colour, label=name)
-            base = place_of(cells.rows["Base"])[1]
-            place.axhline(
+                panel.plot(
+                    *cost_and_accuracy(cells.rows[name]), marker, markersize=7, color=colour, label=name
+                )
+            base = cost_and_accuracy(cells.rows["Base"])[1]
+            panel.axhline(
                 base, color=drawing.COLOURS[0], linewidth=1, linestyle="--", label="accuracy of Base"
             )
-            place.set_xlabel("reverse steps per sample")
-            place.set_title(short(cells.model))
+            panel.set_xlabel("reverse steps per sample")
+            panel.set_title(short(cells.model))
         drawing.legend(figure, axes[0], columns=3)
         return figure
 
@@ -150,6 +146,6 @@ EXPERIMENT = Experiment(
         f"c over {', '.join(f'{c:g}' for c in CONFIDENCES)} and d over "
         f"{', '.join(f'{d:g}' for d in DIVERGENCES)}, on the math and code tasks."
     ),
-    runs=sweep_runs,
+    runs=sweep,
     build=_build,
 )

@@ -1,4 +1,4 @@
-"""Which of the eligible positions are committed."""
+"""Policies: which of the eligible positions are committed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _findings(cells: Cells) -> Sequence[Finding]:
 EXPERIMENT = ablation(
     "policy",
     "Unmasking policy",
-    "The same rule with three policies, here inside blocks too. Full LESS takes the run from the frontier on "
+    "The same rule with three policies, also inside blocks. Full LESS commits the run from the frontier on "
     "a full sequence and all eligible positions inside a block. The paper tunes thresholds per task here; "
     "this table keeps the global ones.",
     POLICIES,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,8 +11,8 @@ from unmask.evals import get_task
 from unmask.evals.answers.program import find_code
 from unmask.evals.decode import judge
 from unmask.experiments import methods
-from unmask.experiments.experiment import Experiment, Results
-from unmask.experiments.grid import short
+from unmask.experiments.experiment import Experiment
+from unmask.experiments.grid import Cells, short
 from unmask.experiments.lab import Lab
 from unmask.experiments.paper import reported
 from unmask.experiments.report import Report, Table, flat
@@ -26,14 +26,14 @@ FUNCTION = re.compile(r"^def (\w+)\(", re.MULTILINE)
 
 
 def _program(check: str) -> Callable[[str], bool]:
-    """A judge of programs: the first function of a text must pass the check."""
+    """Return a judge of programs: the first function of a text must pass the check."""
 
     def judged(text: str) -> bool:
         found = FUNCTION.search(text)
         if found is None:
             return False
         code = find_code(text, found[1])
-        # what the text does besides defining functions may ask for input: only definitions are kept
+        # statements at the top level may ask for input: keep only definitions
         kept = _definitions(code)
         [outcome] = run_jobs([Job(program=kept, checks=(check.format(f=found[1]),))])
         return outcome.passed
@@ -42,7 +42,7 @@ def _program(check: str) -> Callable[[str], bool]:
 
 
 def _definitions(code: str) -> str:
-    """The code without what stands behind its functions."""
+    """Return the code without statements at the top level."""
     lines = code.splitlines()
     wanted = [
         line for line in lines if not line.strip() or line.startswith((" ", "\t", "def ", "import ", "from "))
@@ -73,16 +73,16 @@ SAMPLING: dict[str, Any] = {"temperature": 0.2, "top_p": 0.95}  # as in the pape
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A prompt, where it is from, and how answers are judged."""
+    """A prompt and the judge of its answers."""
 
     name: str
     prompt: str
-    task: str  # whose length holds, and whose methods
+    task: str  # decides the length and the thresholds of the methods
     judge: Callable[[str], bool]
 
 
 def questions(lab: Lab, model: str) -> list[Question]:
-    """The paper's four prompts and, for a shipped model, one of each of its own tasks."""
+    """Return the paper's four prompts and, for a shipped model, one of each of its tasks."""
     tasks = lab.tasks(model)
     asked = [Question(name, text, tasks[0], check) for name, (text, check) in PROMPTS.items()]
     if model in SHIPPED:
@@ -113,11 +113,11 @@ def _answers(lab: Lab, model: str, question: Question) -> dict[str, dict[str, An
         return found
 
     settings = {"name": question.name, "prompt": question.prompt, "config": plain(config)}
-    answers: dict[str, dict[str, Any]] = lab.fact(model, "qualitative", settings, make)
+    answers: dict[str, dict[str, Any]] = lab.measurement(model, "qualitative", settings, make)
     return answers
 
 
-def _build(lab: Lab, results: Results) -> Report:
+def _build(lab: Lab, _: Sequence[Cells]) -> Report:
     parts = [
         _part(model, question, _answers(lab, model, question))
         for model in lab.models
@@ -139,7 +139,7 @@ def _build(lab: Lab, results: Results) -> Report:
 def _part(
     model: str, question: Question, answers: Mapping[str, Mapping[str, Any]]
 ) -> tuple[list[tuple[str, ...]], str]:
-    """Table rows and Markdown of one prompt."""
+    """Return the table rows and the Markdown of one prompt."""
     paper = reported("qualitative", model).get(question.name, {})
     rows: list[tuple[str, ...]] = []
     blocks = [f"**{short(model)}, {question.name}.** {_quoted(question.prompt)}\n"]
@@ -173,9 +173,9 @@ EXPERIMENT = Experiment(
     title="Examples",
     about=(
         "Temperature 0.2 and nucleus 0.95, as in the paper. A program is right if its first function passes "
-        "a check, an answer if it names the result. The mini models know their own tasks alone: the paper's "
-        "four prompts are foreign to them, and shown all the same. One answer per method proves nothing."
+        "a check, an answer if it names the result. The mini models know only their own tasks; the paper's "
+        "four prompts are outside them. One answer per method proves nothing."
     ),
-    runs=lambda lab: [],
+    runs=lambda lab: {},
     build=_build,
 )

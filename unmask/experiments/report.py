@@ -1,4 +1,4 @@
-"""What an experiment says: tables, figures, and findings that are computed from the numbers."""
+"""A report: tables, figures, and findings computed from the numbers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Verdict = Literal["holds", "does not hold", "undecided"]
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table as it is read, and its numbers in full."""
+    """A table of formatted cells, and its numbers in full precision."""
 
     name: str
     title: str
@@ -28,12 +28,12 @@ class Table:
     data: tuple[Mapping[str, Any], ...] = ()  # a mapping per number or cell, for the CSV file
 
     def markdown(self) -> str:
-        """The table in Markdown."""
+        """Return the table in Markdown."""
         lines = [self.header, ("---",) * len(self.header), *self.rows]
         return "\n".join("| " + " | ".join(map(_escaped, line)) + " |" for line in lines) + "\n"
 
     def csv(self) -> str:
-        """The numbers in full, or the cells where there are none."""
+        """Return the numbers as CSV, or the cells if there are none."""
         rows = self.data or [dict(zip(self.header, row, strict=True)) for row in self.rows]
         text = io.StringIO()
         names = list(dict.fromkeys(name for row in rows for name in row))
@@ -45,7 +45,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """A figure that is drawn when it is needed."""
+    """A figure that is drawn on demand."""
 
     name: str
     caption: str
@@ -53,68 +53,64 @@ class Picture:
 
     @property
     def file(self) -> str:
-        """What its file is called."""
+        """The name of its file."""
         return f"{self.name}.png"
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A statement, and whether the numbers bear it out."""
+    """A statement and whether the numbers support it."""
 
     statement: str
     verdict: Verdict
     numbers: str
 
     def sentence(self) -> str:
-        """The finding as one line."""
+        """Return the finding as one line."""
         return f"{self.statement}: **{self.verdict}** ({self.numbers})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """The whole answer of an experiment."""
+    """The tables, figures and findings of an experiment."""
 
     tables: tuple[Table, ...] = ()
     pictures: tuple[Picture, ...] = ()
     findings: tuple[Finding, ...] = ()
     notes: tuple[str, ...] = ()
-    texts: tuple[str, ...] = ()  # ready Markdown
+    texts: tuple[str, ...] = ()  # Markdown
 
 
-def above(statement: str, estimate: Estimate, bar: float = 0.0, *, unit: str = "points") -> Finding:
-    """A finding that an estimate lies above a bar: its whole interval decides."""
-    return _decided(statement, estimate.low > bar, estimate.high < bar, estimate, bar, unit)
+def above(statement: str, estimate: Estimate, threshold: float = 0.0, *, unit: str = "points") -> Finding:
+    """Test whether the whole interval of an estimate lies above a threshold."""
+    return _decided(statement, estimate.low > threshold, estimate.high < threshold, estimate, threshold, unit)
 
 
-def below(statement: str, estimate: Estimate, bar: float = 0.0, *, unit: str = "points") -> Finding:
-    """A finding that an estimate lies below a bar."""
-    return _decided(statement, estimate.high < bar, estimate.low > bar, estimate, bar, unit)
+def below(statement: str, estimate: Estimate, threshold: float = 0.0, *, unit: str = "points") -> Finding:
+    """Test whether the whole interval of an estimate lies below a threshold."""
+    return _decided(statement, estimate.high < threshold, estimate.low > threshold, estimate, threshold, unit)
 
 
-def _decided(statement: str, true: bool, false: bool, estimate: Estimate, bar: float, unit: str) -> Finding:
+def _decided(
+    statement: str, true: bool, false: bool, estimate: Estimate, threshold: float, unit: str
+) -> Finding:
     verdict: Verdict = "holds" if true else "does not hold" if false else "undecided"
-    limit = f", bar {bar:g}" if bar else ""
-    return Finding(statement, verdict, f"{estimate.shown(2, sign=bar == 0)} {unit}{limit}")
+    limit = f", bar {threshold:g}" if threshold else ""
+    return Finding(statement, verdict, f"{estimate.shown(2, sign=threshold == 0)} {unit}{limit}")
 
 
-def write(report: Report, name: str, folder: Path) -> list[Path]:
-    """The tables as Markdown and CSV and the figures as PNG, in a folder."""
-    folder.mkdir(parents=True, exist_ok=True)
+def write(report: Report, tables: Path, figures: Path) -> list[Path]:
+    """Write the tables as Markdown and CSV and the figures as PNG, each into its folder."""
+    from unmask.experiments.drawing import save_png
+
+    for folder in (tables, figures):
+        folder.mkdir(parents=True, exist_ok=True)
     written = []
     for table in report.tables:
         for ending, content in ((".md", table.markdown()), (".csv", table.csv())):
-            written.append(folder / f"{table.name}{ending}")
+            written.append(tables / f"{table.name}{ending}")
             written[-1].write_text(content, encoding="utf-8")
-    for picture in report.pictures:
-        written.append(save(picture, folder))
-    return written
-
-
-def save(picture: Picture, folder: Path) -> Path:
-    """Draw a picture into a folder."""
-    from unmask.experiments.drawing import save_png
-
-    return save_png(picture.draw(), folder / picture.file)
+    return [*written, *(save_png(picture.draw(), figures / picture.file) for picture in report.pictures)]
 
 
 def _escaped(cell: str) -> str:
@@ -122,5 +118,5 @@ def _escaped(cell: str) -> str:
 
 
 def flat(groups: Sequence[Sequence[Any]]) -> tuple[Any, ...]:
-    """One tuple of many."""
+    """Join groups into one tuple."""
     return tuple(item for group in groups for item in group)

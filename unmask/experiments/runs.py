@@ -1,4 +1,4 @@
-"""A run that an experiment asks for, and what came of it."""
+"""A run that an experiment needs, and its outcome."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from unmask.types import Sampler
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """A model that answers a task under a sampler; equal runs are made once."""
+    """A model, a task and a sampler. Equal runs are made once."""
 
     model: str
     task: str
@@ -23,14 +23,14 @@ class Run:
     config: GenerationConfig
 
     def name(self, samples: int, version: int) -> str:
-        """What the run is kept as: the sampler's kind and a hash of everything that was chosen."""
+        """Return the name of the run's record: the sampler's kind and a hash of all settings."""
         chosen = [plain(self.sampler), plain(self.config), samples, version]
         return f"{type(self.sampler).__name__.lower()}-{digest(chosen)[:12]}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """A run that is done."""
+    """The records of a finished run."""
 
     records: tuple[Record, ...]
     timings: tuple[Timing, ...]
@@ -39,12 +39,12 @@ class Outcome:
 
     @property
     def correct(self) -> int:
-        """How many texts are right."""
+        """The number of correct texts."""
         return sum(record.correct for record in self.records)
 
     @property
     def accuracy(self) -> float:
-        """The share of right texts."""
+        """The share of correct texts."""
         return self.correct / len(self.records)
 
     @property
@@ -69,14 +69,14 @@ class Outcome:
 
     @property
     def budget(self) -> int:
-        """Reverse steps that the run might take."""
+        """The most reverse steps that a sample could take."""
         steps: int = self.configuration["decoding"]["steps"]
         return steps
 
     def spending_all(self) -> Outcome:
-        """The same texts from a sampler that does not stop at the end of a text.
+        """Return the same texts from a sampler that does not stop at the end of a text.
 
-        What is decoded behind the end cannot change what stands before it, so only the cost differs.
+        Tokens after the end cannot change the text before it, so only the cost differs.
         """
         full = tuple(replace(record, steps=self.budget, forwards=self.budget) for record in self.records)
         return replace(self, records=full)

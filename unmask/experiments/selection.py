@@ -1,4 +1,4 @@
-"""How the token of a committed position is chosen: the most likely one, or drawn from a nucleus."""
+"""Token selection at committed positions: the most likely token, or a draw from a nucleus."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from unmask.experiments import ablation, methods
-from unmask.experiments.experiment import Experiment, Results
-from unmask.experiments.grid import Cells, short, table
+from unmask.experiments.experiment import Experiment
+from unmask.experiments.grid import Cells, RunKey, short, table
 from unmask.experiments.lab import Lab
 from unmask.experiments.report import Finding, Report, Table, below, flat
 from unmask.experiments.runs import Run
@@ -28,7 +28,7 @@ CHECKED = 4  # samples
 
 @dataclass(frozen=True)
 class Doubting:
-    """A sampler that also decides as if every token had been drawn differently, and counts what differs."""
+    """A sampler that also decides with the second most likely tokens, and counts changes of eligibility."""
 
     inner: Sampler
     seen: dict[str, int] = field(default_factory=lambda: {"positions": 0, "different": 0})
@@ -45,7 +45,7 @@ class Doubting:
         return decision
 
 
-def _declare(lab: Lab) -> dict[tuple[str, str, str], Run]:
+def _declare(lab: Lab) -> dict[RunKey, Run]:
     return {
         (model, label, task): lab.run(model, task, SAMPLERS["less"], **settings)
         for model in lab.models
@@ -54,14 +54,7 @@ def _declare(lab: Lab) -> dict[tuple[str, str, str], Run]:
     }
 
 
-def _build(lab: Lab, results: Results) -> Report:
-    declared, found = _declare(lab), []
-    for model in lab.models:
-        tasks = lab.tasks(model, methods.HARD)
-        rows = {
-            label: {task: results[declared[model, label, task]] for task in tasks} for label in SELECTIONS
-        }
-        found.append(Cells(model, rows))
+def _build(lab: Lab, found: Sequence[Cells]) -> Report:
     checks = {model: _independence(lab, model) for model in lab.models}
     return Report(
         tables=(*flat([_tables(cells) for cells in found]), _check_table(checks)),
@@ -71,7 +64,7 @@ def _build(lab: Lab, results: Results) -> Report:
 
 
 def _independence(lab: Lab, model: str) -> dict[str, int]:
-    """How often another draw would have changed what is eligible."""
+    """Count how often another draw would have changed eligibility."""
     task = lab.tasks(model, methods.HARD)[0]
     run = lab.run(model, task, SAMPLERS["less"], **SELECTIONS["Nucleus 0.5, 0.95"])
     samples = lab.samples(task, CHECKED)
@@ -81,7 +74,9 @@ def _independence(lab: Lab, model: str) -> dict[str, int]:
         generate(lab.model(model), [sample.prompt for sample in samples], watched, run.config)
         return watched.seen
 
-    seen: dict[str, int] = lab.fact(model, "eligibility", {"task": task, "samples": len(samples)}, make)
+    seen: dict[str, int] = lab.measurement(
+        model, "eligibility", {"task": task, "samples": len(samples)}, make
+    )
     return seen
 
 
@@ -116,10 +111,10 @@ EXPERIMENT = Experiment(
     name="selection",
     title="Token selection",
     about=(
-        "Temperature and nucleus of the committed tokens; the rule looks at the model's own distribution, so "
-        "only later steps can differ. The released LLaDA code noises the distribution first, which is why "
-        "its steps fall in the paper's table; the check below shows that ours does not."
+        "Temperature and nucleus of the committed tokens; the rule reads the model's own distribution, so "
+        "only later steps can differ. The released LLaDA code adds noise to the distribution first, which is "
+        "why its steps fall in the paper's table; the check below shows that ours does not."
     ),
-    runs=lambda lab: list(_declare(lab).values()),
+    runs=_declare,
     build=_build,
 )

@@ -1,4 +1,4 @@
-"""What the rule of LESS sees while a fixed schedule decodes, so that the rule itself changes nothing."""
+"""The signals of LESS while a fixed schedule decodes: LESS watches and decides nothing."""
 
 from __future__ import annotations
 
@@ -18,42 +18,42 @@ from unmask.types import Decision, Needs, Observation, Step
 
 @dataclass(frozen=True, slots=True)
 class Shadowed:
-    """Decides as Base does, and lets LESS look on."""
+    """Decides like Base and records the signals of LESS."""
 
     base: Base
     rule: LESS = field(default_factory=LESS)
 
     @property
     def needs(self) -> Needs:
-        # Base may look at all logits, so to recall a few is not enough
+        # Base may read all logits, so a few gathered ones are not enough
         return replace(self.rule.needs, logits=True, noise=self.base.needs.noise)
 
     def decide(self, obs: Observation) -> Decision:
         other = self.rule.decide(obs)
-        looked_at = obs.active & (obs.seen > 0)[:, None]  # a first step has nothing to compare with
+        looked_at = obs.active & (obs.seen > 0)[:, None]  # a first step has no step before it
         seen = {**other.signals, "ready": other.eligible, "looked_at": looked_at}
         return replace(self.base.decide(obs), signals=seen)
 
 
 @dataclass(slots=True)
 class Sight:
-    """One sample: sums over all positions that were looked at, of all steps."""
+    """One sample: sums over all compared positions of all steps."""
 
     positions: int = 0
     jsd: float = 0.0
     confidence: float = 0.0
-    changed: int = 0  # the top-1 token was another one a step before
+    changed: int = 0  # the top-1 token differs from the step before
     ready: int = 0  # the rule would commit it
 
     def share(self, name: str) -> float:
-        """The mean over positions."""
+        """Return the mean over positions."""
         return float(getattr(self, name)) / max(1, self.positions)
 
 
 def watch(
     model: TextModel, samples: Sequence[Sample], base: Base, config: GenerationConfig, *, batch_size: int
 ) -> list[dict[str, float]]:
-    """A sight per sample, in the order of the batches."""
+    """Return the sums per sample, in the order of the batches."""
     found: list[Sight] = []
     for batch in make_batches(encode(model, samples, config.new_tokens(model.info)), batch_size):
         run = prepare(model, [question.ids for question in batch.questions], Shadowed(base), config)
@@ -66,7 +66,7 @@ def watch(
 
 
 def _add(sights: Sequence[Sight], step: Step) -> None:
-    """Count a step of every row that took it."""
+    """Count a step for every row that took it."""
     seen = step.decision.signals
     looked_at = seen["looked_at"] & step.running[:, None]
     counts = zip(

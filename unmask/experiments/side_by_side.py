@@ -1,4 +1,4 @@
-"""Paper, released code and ours in one table, where the model is one of the paper's."""
+"""The paper's figures, the released code and ours in one table."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ RELEASED = "LESS, released code"
 
 
 def side_by_side(cells: Cells, name: str, *, rows: Mapping[str, str]) -> tuple[Table, ...]:
-    """The paper's row beside ours; `rows` maps our labels to the paper's. None for other models."""
+    """Return a table of the paper's rows beside ours, or none for a model that the paper does not use.
+
+    `rows` maps our labels to the paper's.
+    """
     paper = reported(name, cells.model)
     if not paper:
         return ()

@@ -1,4 +1,4 @@
-"""Intervals of means over several tasks: of shares by formula, of other numbers by resampling."""
+"""Means over several tasks with intervals: of shares by formula, of other numbers by bootstrap."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from unmask.experiments.runs import Outcome
 
 DRAWS = 2_000  # resamples
 Count = Literal["steps", "forwards"]
-FEWEST = 10  # numbers; a bootstrap of fewer is far too sure of itself
+FEWEST = 10  # numbers; a bootstrap of fewer is too narrow
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +31,12 @@ class Estimate:
     high: float
 
     def scaled(self, factor: float) -> Estimate:
-        """The estimate in another unit."""
+        """Return the estimate in another unit."""
         low, high = sorted((factor * self.low, factor * self.high))
         return Estimate(factor * self.value, low, high)
 
     def shown(self, digits: int = 1, *, sign: bool = False) -> str:
-        """The number with its interval in brackets."""
+        """Return the number with its interval in brackets."""
         form = f"{'+' if sign else ''}.{digits}f"
         if isinf(self.low):
             return f"{self.value:{form}} [?]"
@@ -44,13 +44,13 @@ class Estimate:
 
 
 def macro(values: Mapping[str, float]) -> float:
-    """The category-macro mean of a value per task."""
+    """Return the category-macro mean of a value per task."""
     shares = weights(list(values))
     return sum(shares[task] * value for task, value in values.items())
 
 
 def accuracy(outcomes: Mapping[str, Outcome]) -> Estimate:
-    """Macro accuracy in percent, from Wilson's interval of every task."""
+    """Return the macro accuracy in percent, from Wilson's interval of every task."""
     shares = weights(list(outcomes))
     parts = [
         (shares[task], Estimate(one.accuracy, *wilson(one.correct, len(one.records))))
@@ -60,16 +60,16 @@ def accuracy(outcomes: Mapping[str, Outcome]) -> Estimate:
 
 
 def difference(first: Mapping[str, Outcome], second: Mapping[str, Outcome]) -> Estimate:
-    """Macro accuracy of the second less that of the first, in points, paired by sample."""
+    """Return the macro accuracy of the second minus that of the first, in points, paired by sample."""
     shares = weights(list(first))
     parts = [(shares[task], _paired(first[task].records, second[task].records)) for task in first]
     return _joined(parts).scaled(100)
 
 
 def _paired(first: Sequence[Record], second: Sequence[Record]) -> Estimate:
-    """The difference on one task with Agresti and Min's interval.
+    """Return the difference on one task with Agresti and Min's interval.
 
-    Unlike a bootstrap it stays honest where few samples or none flip.
+    Unlike a bootstrap, it is valid where few samples or none differ.
     """
     lost, gained, total = flips(first, second)
     size, ups, downs = total + 2, gained + 0.5, lost + 0.5
@@ -79,7 +79,7 @@ def _paired(first: Sequence[Record], second: Sequence[Record]) -> Estimate:
 
 
 def _joined(parts: Sequence[tuple[float, Estimate]]) -> Estimate:
-    """The weighted sum of independent estimates; the reaches of their intervals add as squares, by side."""
+    """Return the weighted sum of independent estimates. The squares of their errors add, on each side."""
     value = sum(weight * one.value for weight, one in parts)
     down = sqrt(sum((weight * (one.value - one.low)) ** 2 for weight, one in parts))
     up = sqrt(sum((weight * (one.high - one.value)) ** 2 for weight, one in parts))
@@ -87,7 +87,7 @@ def _joined(parts: Sequence[tuple[float, Estimate]]) -> Estimate:
 
 
 def flips(first: Sequence[Record], second: Sequence[Record]) -> tuple[int, int, int]:
-    """How many samples the second run lost and gained, and how many both have."""
+    """Return how many samples the second run lost and gained, and how many both have."""
     before = {record.id: record.correct for record in first}
     pairs = [(before[record.id], record.correct) for record in second if record.id in before]
     lost, gained = (sum(pair == flip for pair in pairs) for flip in ((True, False), (False, True)))
@@ -95,53 +95,53 @@ def flips(first: Sequence[Record], second: Sequence[Record]) -> tuple[int, int, 
 
 
 def mean(values: Sequence[float]) -> Estimate:
-    """The mean of numbers."""
+    """Return the mean of numbers."""
     return Estimate(sum(values) / len(values), *_interval(_means(values)))
 
 
 def macro_mean(values: Mapping[str, Sequence[float]]) -> Estimate:
-    """The macro mean of numbers per task."""
+    """Return the macro mean of numbers per task."""
     shares = weights(list(values))
     drawn = torch.stack(
-        [shares[task] * _means(part, place) for place, (task, part) in enumerate(values.items())]
+        [shares[task] * _means(part, number) for number, (task, part) in enumerate(values.items())]
     )
     value = macro({task: sum(part) / len(part) for task, part in values.items()})
     return Estimate(value, *_interval(drawn.sum(0)))
 
 
 def steps(outcomes: Mapping[str, Outcome]) -> Estimate:
-    """Macro mean of the reverse steps."""
+    """Return the macro mean of the reverse steps."""
     return macro_mean({task: [float(r.steps) for r in one.records] for task, one in outcomes.items()})
 
 
 def forwards(outcomes: Mapping[str, Outcome]) -> Estimate:
-    """Macro mean of the forward passes."""
+    """Return the macro mean of the forward passes."""
     return macro_mean({task: [float(r.forwards) for r in one.records] for task, one in outcomes.items()})
 
 
-def _means(values: Sequence[float], place: int = 0) -> Tensor:
-    """Means of resamples, [DRAWS]; another place has other draws."""
+def _means(values: Sequence[float], seed: int = 0) -> Tensor:
+    """Return the means of resamples, [DRAWS]."""
     if len(values) < FEWEST:
         return torch.full((DRAWS,), torch.nan, dtype=torch.float64)
-    return _resamples(len(values), place) @ torch.tensor(values, dtype=torch.float64) / len(values)
+    return _resamples(len(values), seed) @ torch.tensor(values, dtype=torch.float64) / len(values)
 
 
 @lru_cache(maxsize=32)
-def _resamples(size: int, place: int) -> Tensor:
-    """How often each resample draws each of `size` numbers, [DRAWS, size]: one product gives all sums."""
-    picks = torch.randint(size, (DRAWS, size), generator=torch.Generator().manual_seed(place))
+def _resamples(size: int, seed: int) -> Tensor:
+    """Return how often each resample draws each of `size` numbers, [DRAWS, size]."""
+    picks = torch.randint(size, (DRAWS, size), generator=torch.Generator().manual_seed(seed))
     counts = torch.zeros(DRAWS, size, dtype=torch.float64)
     return counts.scatter_add_(1, picks, torch.ones_like(counts))
 
 
 def _around(value: float, middle: float, variance: float) -> Interval:
-    """The interval of a normal distribution, stretched to hold the value that was seen."""
+    """Return the interval of a normal distribution, widened to contain the observed value."""
     reach = NormalDist().inv_cdf((1 + CONFIDENCE) / 2) * sqrt(variance)
     return min(value, middle - reach), max(value, middle + reach)
 
 
 def _interval(drawn: Tensor) -> Interval:
-    """The middle 95 % of resamples; without bounds where there were too few numbers."""
+    """Return the middle 95 % of resamples, or infinite bounds if there were too few numbers."""
     if drawn.isnan().any():
         return -inf, inf
     tail = (1 - CONFIDENCE) / 2
@@ -150,29 +150,29 @@ def _interval(drawn: Tensor) -> Interval:
 
 
 def share(first: Mapping[str, Outcome], second: Mapping[str, Outcome], count: Count) -> Estimate:
-    """The second's macro mean of a count in percent of the first's, paired by sample."""
+    """Return the second's macro mean of a count in percent of the first's, paired by sample."""
     values, drawn = zip(*(_macro_draws(one, count) for one in (first, second)), strict=True)
     return Estimate(values[1] / values[0], *_interval(drawn[1] / drawn[0])).scaled(100)
 
 
 def _macro_draws(outcomes: Mapping[str, Outcome], count: Count) -> tuple[float, Tensor]:
-    """The macro mean of a count, and that of resamples, which are the same samples for every method."""
+    """Return the macro mean of a count and of its resamples. All methods share the resamples."""
     shares, value, drawn = weights(list(outcomes)), 0.0, torch.zeros(DRAWS, dtype=torch.float64)
-    for place, (task, outcome) in enumerate(outcomes.items()):
+    for number, (task, outcome) in enumerate(outcomes.items()):
         ordered = sorted(outcome.records, key=lambda record: record.id)
         numbers = [float(getattr(record, count)) for record in ordered]
         value += shares[task] * sum(numbers) / len(numbers)
-        drawn += shares[task] * _means(numbers, place)
+        drawn += shares[task] * _means(numbers, number)
     return value, drawn
 
 
 def saved(first: Mapping[str, Outcome], second: Mapping[str, Outcome], count: Count) -> Estimate:
-    """By how many percent of the first's macro mean of a count the second's is smaller."""
+    """Return how much smaller the second's macro mean of a count is, in percent of the first's."""
     part = share(first, second, count)
     return Estimate(100 - part.value, 100 - part.high, 100 - part.low)
 
 
 def ratio(first: Sequence[float], second: Sequence[float]) -> Estimate:
-    """The mean of the first over the mean of the second, paired by place."""
+    """Return the mean of the first over the mean of the second, paired by position."""
     value = sum(first) / sum(second)
     return Estimate(value, *_interval(_means(first) / _means(second)))

@@ -1,12 +1,21 @@
-"""What experiments keep: a folder while a run is under way, one compressed file once it is done."""
+"""Records of experiments: an archive, a file for each record made since, a folder for each run under way.
+
+PATH.tar.xz          packed records, each a JSON file
+PATH/KEY.json.xz     a record that is not packed yet; it wins over a packed one of the same key
+PATH/KEY/            a run under way
+"""
 
 from __future__ import annotations
 
+import io
 import json
 import lzma
 import shutil
-from collections.abc import Mapping, Sequence
+import tarfile
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import fields
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -15,58 +24,66 @@ from unmask.evals.records import RECORDS, Record, Timing, read_lines
 from unmask.experiments.runs import Outcome
 
 ENDING = ".json.xz"
+ARCHIVE_ENDING = ".tar.xz"
 
 
 class Store:
-    """Finished runs and other facts under one folder."""
+    """Finished runs and other measurements, each under a key of several names."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.archive = path.with_name(path.name + ARCHIVE_ENDING)
 
-    def folder(self, *parts: str) -> Path:
-        """Where a run lies while it is under way."""
-        return self.path.joinpath(*map(_safe, parts))
+    def folder(self, *key: str) -> Path:
+        """Return the folder of a run under way."""
+        return self.path.joinpath(*map(_safe, key))
 
-    def read(self, *parts: str) -> Any:
-        """What was kept under these names; None: nothing."""
-        path = self._file(parts)
-        if not path.is_file():
-            return None
-        try:
-            return json.loads(lzma.decompress(path.read_bytes()))
-        except (lzma.LZMAError, ValueError, EOFError) as error:
-            raise ValueError(f"{path} is damaged ({error}); remove it to make the run again") from None
+    def read(self, *key: str) -> Any:
+        """Return the content kept under a key, or None if there is none."""
+        file = self.path / f"{_name(key)}.xz"
+        content = _decompress(file) if file.is_file() else self._packed.get(_name(key))
+        return None if content is None else json.loads(content)
 
-    def keep(self, content: Mapping[str, Any], *parts: str) -> None:
-        """Keep content under these names, as a whole or not at all."""
-        path = self._file(parts)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_name(f"{path.name}.part")
-        part.unlink(missing_ok=True)
-        append(part, lzma.compress(json.dumps(content, allow_nan=False).encode()))
-        part.replace(path)
+    def keep(self, content: Mapping[str, Any], *key: str) -> None:
+        """Keep content under a key. A kill leaves the whole file or none."""
+        _write(self.path / f"{_name(key)}.xz", lzma.compress(json.dumps(content, allow_nan=False).encode()))
 
-    def outcome(self, *parts: str) -> Outcome | None:
-        """A finished run; None: there is none."""
-        content = self.read(*parts)
-        return None if content is None else unpack(content)
+    def outcome(self, *key: str) -> Outcome | None:
+        """Return a finished run, or None if there is none."""
+        content = self.read(*key)
+        return None if content is None else from_columns(content)
 
-    def finish(self, *parts: str) -> Outcome:
-        """Pack the folder of a run that is done, and remove it."""
-        folder = self.folder(*parts)
-        self.keep(pack(folder), *parts)
+    def finish(self, *key: str) -> Outcome:
+        """Turn the folder of a finished run into a record, and return its outcome."""
+        folder = self.folder(*key)
+        self.keep(to_columns(folder), *key)
         shutil.rmtree(folder)
-        outcome = self.outcome(*parts)
+        outcome = self.outcome(*key)
         assert outcome is not None, "it was kept just now"
         return outcome
 
-    def _file(self, parts: Sequence[str]) -> Path:
-        folder = self.folder(*parts)
-        return folder.with_name(folder.name + ENDING)
+    def pack(self) -> int:
+        """Move all records into the archive and return how many were moved.
+
+        Equal records give equal bytes. Only one process may pack a store at a time.
+        """
+        files = sorted(self.path.rglob(f"*{ENDING}"))
+        if files:
+            names = [file.relative_to(self.path).as_posix().removesuffix(".xz") for file in files]
+            added = dict(zip(names, map(_decompress, files), strict=True))
+            _write(self.archive, lzma.compress(_tar({**self._packed, **added})))
+            self.__dict__.pop("_packed")  # read the new archive next time
+            _remove(files, self.path)
+        return len(files)
+
+    @cached_property
+    def _packed(self) -> dict[str, bytes]:
+        """The files of the archive by name."""
+        return _untar(_decompress(self.archive)) if self.archive.is_file() else {}
 
 
-def pack(folder: Path) -> dict[str, Any]:
-    """A run's folder as one object, a list per field: equal things next to each other compress well."""
+def to_columns(folder: Path) -> dict[str, Any]:
+    """Return a run's folder as one object. A list per field compresses better than a line per record."""
     manifest = read_manifest(folder)
     if manifest is None:
         raise ValueError(f"{folder} holds no run")
@@ -79,8 +96,8 @@ def pack(folder: Path) -> dict[str, Any]:
     }
 
 
-def unpack(content: Mapping[str, Any]) -> Outcome:
-    """What `pack` packed."""
+def from_columns(content: Mapping[str, Any]) -> Outcome:
+    """Return the outcome that `to_columns` wrote down."""
     return Outcome(
         records=tuple(Record(**row) for row in _rows(content["records"])),
         timings=tuple(Timing(**row) for row in _rows(content["timings"])),
@@ -97,6 +114,52 @@ def _rows(columns: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
     return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
 
 
+def _name(key: Sequence[str]) -> str:
+    return f"{'/'.join(map(_safe, key))}.json"
+
+
 def _safe(part: str) -> str:
-    """A hub id or a path as one name of a folder."""
+    """Return a hub id or a path as one file name."""
     return part.strip("/").replace("/", "--").replace("@", "--") or "model"
+
+
+def _decompress(file: Path) -> bytes:
+    try:
+        return lzma.decompress(file.read_bytes())
+    except lzma.LZMAError as error:
+        raise ValueError(f"{file} is damaged ({error}); restore it, or remove it and run again") from None
+
+
+def _write(path: Path, content: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f"{path.name}.part")
+    part.unlink(missing_ok=True)
+    append(part, content)
+    part.replace(path)
+
+
+def _tar(files: Mapping[str, bytes]) -> bytes:
+    """Return a tar archive in the order of the names, without dates or owners."""
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w") as tar:
+        for name, content in sorted(files.items()):
+            entry = tarfile.TarInfo(name)
+            entry.size = len(content)
+            tar.addfile(entry, io.BytesIO(content))
+    return archive.getvalue()
+
+
+def _untar(archive: bytes) -> dict[str, bytes]:
+    with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
+        found = ((entry.name, tar.extractfile(entry)) for entry in tar)
+        return {name: file.read() for name, file in found if file is not None}
+
+
+def _remove(files: Iterable[Path], root: Path) -> None:
+    """Remove files and the folders that are empty then."""
+    for file in files:
+        file.unlink()
+    folders = [path for path in root.rglob("*") if path.is_dir()]
+    for folder in (*sorted(folders, reverse=True), root):
+        with suppress(OSError):  # a run under way keeps its folder
+            folder.rmdir()

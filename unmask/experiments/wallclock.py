@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from statistics import fmean, stdev
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -11,9 +11,9 @@ import torch
 
 from unmask.evals.manifest import device_name
 from unmask.experiments import drawing, methods, stats
-from unmask.experiments.experiment import Experiment, Results
+from unmask.experiments.experiment import Experiment
 from unmask.experiments.flops import first_task
-from unmask.experiments.grid import short
+from unmask.experiments.grid import Cells, short
 from unmask.experiments.lab import Lab
 from unmask.experiments.paper import reported
 from unmask.experiments.report import Picture, Report, Table, above, flat
@@ -39,7 +39,7 @@ def _declare(lab: Lab, model: str) -> dict[str, Run]:
 
 
 def measure(model: TextModel, prompts: list[Any], run: Run) -> dict[str, Any]:
-    """Seconds and steps per prompt, each decoded alone after a warm-up."""
+    """Return seconds and steps per prompt, each decoded alone after a warm-up."""
     for prompt in prompts[:WARM_UP]:
         generate(model, [prompt], run.sampler, run.config)
     seconds, steps = [], []
@@ -54,7 +54,7 @@ def measure(model: TextModel, prompts: list[Any], run: Run) -> dict[str, Any]:
 
 
 def _synchronize(model: TextModel) -> None:
-    """Wait for what the device still does."""
+    """Wait for the device to finish."""
     device = device_of(model)
     if device.type == "cuda":
         torch.cuda.synchronize(device)
@@ -76,11 +76,11 @@ def _measured(lab: Lab, model: str) -> dict[str, dict[str, Any]]:
             times = measure(loaded, [sample.prompt for sample in samples], run)
             return {**times, "device": device_name(loaded), "threads": torch.get_num_threads()}
 
-        found[label] = lab.fact(model, "wallclock", settings, make)
+        found[label] = lab.measurement(model, "wallclock", settings, make)
     return found
 
 
-def _build(lab: Lab, results: Results) -> Report:
+def _build(lab: Lab, _: Sequence[Cells]) -> Report:
     found = {model: _measured(lab, model) for model in lab.models}
     return Report(
         tables=tuple(_table(model, times) for model, times in found.items()),
@@ -117,9 +117,9 @@ def _table(model: str, found: Mapping[str, Mapping[str, Any]]) -> Table:
                 "" if printed is None else f"{printed[0]} ± {printed[1]}",
             )
         )
-        for place, (second, steps) in enumerate(zip(seconds, times["steps"], strict=True)):
+        for number, (second, steps) in enumerate(zip(seconds, times["steps"], strict=True)):
             data.append(
-                {"model": short(model), "method": label, "place": place, "seconds": second, "steps": steps}
+                {"model": short(model), "method": label, "place": number, "seconds": second, "steps": steps}
             )
     first = next(iter(found.values()))
     title = f"{short(model)}, one sample at a time on {first['device']}, {first['threads']} CPU threads"
@@ -130,9 +130,9 @@ def _table(model: str, found: Mapping[str, Mapping[str, Any]]) -> Table:
 def _picture(found: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> Picture:
     def draw() -> Figure:
         figure, axes = drawing.panels(len(found), width=4.8, height=2.6)
-        for place, (model, times) in zip(axes, found.items(), strict=True):
+        for panel, (model, times) in zip(axes, found.items(), strict=True):
             values = {label: stats.mean(one["seconds"]) for label, one in times.items()}
-            drawing.bars(place, values, label="seconds per sample", title=short(model))
+            drawing.bars(panel, values, label="seconds per sample", title=short(model))
         return figure
 
     return Picture("wallclock", "Mean seconds per sample, with 95 % intervals.", draw)
@@ -143,9 +143,9 @@ EXPERIMENT = Experiment(
     title="Wall-clock time",
     about=(
         f"The first {SAMPLES} samples, each decoded alone between two synchronisations of the device, after "
-        f"{WARM_UP} samples of warm-up per method. These figures belong to the machine and are kept, not "
-        "made again."
+        f"{WARM_UP} samples of warm-up per method. These figures depend on the machine; they are kept, not "
+        "measured again."
     ),
-    runs=lambda lab: [],
+    runs=lambda lab: {},
     build=_build,
 )
