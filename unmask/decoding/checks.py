@@ -8,44 +8,41 @@ import torch
 from torch import Tensor
 
 from unmask.decoding.turns import View
-from unmask.errors import flag, token_ids, whole
+from unmask.errors import FieldError, flag, token_ids, whole
 from unmask.types import Decision, ModelInfo, Needs, Sampler
 
 
 def is_model(model: object) -> None:
     """Refuse what only names a model."""
     if isinstance(model, (str, Path)):
-        raise ValueError(
-            f"model must be a loaded model, got {str(model)!r}; load it with unmask.load({str(model)!r})"
-        )
+        remedy = f"load it with unmask.load({str(model)!r})"
+        raise FieldError("model", model, "must be a loaded model", remedy)
     if isinstance(model, type) or not callable(model) or not hasattr(model, "info"):
-        raise ValueError(
-            f"model must be a loaded model, got {type(model).__name__}; unmask.load gives one, "
-            "and one of your own has `info` and can be called"
-        )
+        remedy = "unmask.load gives one, and one of your own has `info` and can be called"
+        raise FieldError("model", model, "must be a loaded model", remedy)
 
 
 def is_sampler(sampler: object) -> None:
     """Refuse what only names a sampler."""
     if isinstance(sampler, type) or not hasattr(sampler, "decide"):
-        raise ValueError(f"sampler must be a sampler such as LESS() or make_sampler('less'), got {sampler!r}")
+        raise FieldError("sampler", sampler, "must be a sampler such as LESS() or make_sampler('less')")
 
 
 def check_needs(sampler: Sampler) -> None:
     """Refuse needs that cannot be met."""
     name, needs = f"{type(sampler).__name__}.needs", getattr(sampler, "needs", None)
     if not isinstance(needs, Needs):
-        raise ValueError(f"{name} must be a Needs, got {needs!r}; make it a field or a property")
-    whole(f"{name}: top_k", needs.top_k, 1)
-    whole(f"{name}: lookback", needs.lookback, 0)
+        raise FieldError(name, needs, "must be a Needs", "make it a field or a property")
+    whole(f"{name}.top_k", needs.top_k, 1)
+    whole(f"{name}.lookback", needs.lookback, 0)
     for field_name in ("logits", "recall", "span", "noise"):
-        flag(f"{name}: {field_name}", getattr(needs, field_name))
+        flag(f"{name}.{field_name}", getattr(needs, field_name))
 
 
 def check_decision(decision: object, sampler: Sampler, view: View) -> None:
     """Refuse a decision that does not fit its window; looks at shapes and dtypes, never at values."""
     if not isinstance(decision, Decision):
-        raise ValueError(f"{type(sampler).__name__}.decide must return a Decision, got {decision!r}")
+        raise FieldError(f"{type(sampler).__name__}.decide", decision, "must return a Decision")
     window = view.masked.shape
     _check_part(sampler, "commit", decision.commit, window, torch.bool)
     _check_part(sampler, "eligible", decision.eligible, window, torch.bool)
@@ -55,15 +52,10 @@ def check_decision(decision: object, sampler: Sampler, view: View) -> None:
 
 
 def _check_part(sampler: Sampler, name: str, part: object, shape: torch.Size, dtype: torch.dtype) -> None:
-    if isinstance(part, Tensor):
-        if part.shape == shape and part.dtype == dtype:
-            return
-        got = f"{part.dtype} of shape {list(part.shape)}"
-    else:
-        got = repr(part)
-    raise ValueError(
-        f"{type(sampler).__name__}.decide: {name} must be a {dtype} tensor of shape {list(shape)}, got {got}"
-    )
+    if isinstance(part, Tensor) and part.shape == shape and part.dtype == dtype:
+        return
+    where, problem = f"{type(sampler).__name__}.decide", f"must be a {dtype} tensor of shape {list(shape)}"
+    raise FieldError(f"Decision.{name}", part, problem, where=where)
 
 
 def checked_logits(logits: Tensor, rows: int, width: int, info: ModelInfo) -> Tensor:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from unmask.errors import whole
+from unmask.errors import FieldError, whole
 from unmask.types import ScheduleName
 
 DREAM_EPS = 1e-3  # Dream's time grid runs from 1 to this
@@ -47,13 +47,11 @@ def plan(start: int, length: int, *, steps: int, block_length: int | None = None
     whole("start", start, 0)
     size = length if block_length is None else block_length
     if not isinstance(size, Integral) or not 1 <= size <= length:
-        raise ValueError(f"block_length must be between 1 and the generation length {length}, got {size}")
+        raise FieldError("block_length", size, f"must be between 1 and the generation length {length}")
     edges = [*range(0, length, size), length]
     if steps < len(edges) - 1:
-        raise ValueError(
-            f"steps must be at least 1 per block: got steps={steps} for {len(edges) - 1} blocks of {size}; "
-            "raise steps or block_length"
-        )
+        problem = f"must be at least {len(edges) - 1}, one for each block of {size}"
+        raise FieldError("steps", steps, problem, "raise steps or block_length")
     # in proportion to the columns, so that nothing has to divide evenly
     spent = [steps * edge // length for edge in edges]
     blocks = tuple(

@@ -15,7 +15,7 @@ from unmask.decoding.guidance import Guided
 from unmask.decoding.loop import denoise
 from unmask.decoding.plan import Plan, plan
 from unmask.decoding.result import Finish, Result, collect
-from unmask.errors import token_ids
+from unmask.errors import FieldError, token_ids, whole
 from unmask.samplers.less import LESS
 from unmask.text.config import GenerationConfig
 from unmask.text.end_of_text import Ending, StopWatch
@@ -112,8 +112,7 @@ def generate(
     encoded = encode_prompts(model, prompts, config.new_tokens(model.info))
     seeds = config.seeds(len(encoded))
     size = len(encoded) if batch_size is None else batch_size
-    if not isinstance(size, int) or size < 1:
-        raise ValueError(f"batch_size must be a whole number >= 1 or None, got {batch_size!r}")
+    whole("batch_size", size, 1)
     generations: list[Generation] = []
     for first in range(0, len(encoded), size):
         since, rows = perf_counter(), slice(first, first + size)
@@ -145,7 +144,7 @@ def check_settings(sampler: object, config: object) -> None:
     """Refuse what only looks like a sampler or a config."""
     is_sampler(sampler)
     if not isinstance(config, GenerationConfig):
-        raise ValueError(f"config must be a GenerationConfig, got {config!r}")
+        raise FieldError("config", config, "must be a GenerationConfig")
 
 
 def guided(model: MaskedLM, canvas: Canvas, config: GenerationConfig) -> MaskedLM:
