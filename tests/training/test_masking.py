@@ -93,7 +93,7 @@ def test_full_mask_rows_hide_the_whole_answer():
     [
         ({"min_rate": 0}, "min_rate must be in"),
         ({"clean_prefix_share": 1.5}, "clean_prefix_share must be in"),
-        ({"clean_prefix_share": 0.7, "full_mask_share": 0.7}, "sum to at most 1"),
+        ({"clean_prefix_share": 0.7, "full_mask_share": 0.7}, "full_mask_share must be at most 1 together"),
     ],
 )
 def test_masking_refuses_values_out_of_range(fields, message):

@@ -221,12 +221,15 @@ def test_the_learning_rate_rises_stays_and_falls_to_zero():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"schedule": {"step": 5}}, "recipe.json: schedule: unknown field 'step'; did you mean 'steps'"),
+        (
+            {"schedule": {"step": 5}},
+            "recipe.json: schedule: step is not a field of the table, got 5; did you mean 'steps'?",
+        ),
         ({"schedule": {"steps": 1.5}}, "recipe.json: schedule: steps must be a whole number, got 1.5"),
         ({"run": {"compile": 1}}, "recipe.json: run: compile must be true or false, got 1"),
         ({"run": {"micro_batches": 3}}, "recipe.json: run: micro_batches must divide batch_size = 16"),
         ({"data": {"phases": [{"until": 2, "shares": {}}]}}, "until must be in"),
-        ({"model": {"load": "x"}}, "either a config table"),
+        ({"model": {"load": "x"}}, "recipe.json: model: load must be given"),
         ({"optimizer": {"betas": [0.9]}}, "betas must have 2 entries"),
     ],
 )
@@ -239,10 +242,10 @@ def test_a_wrong_recipe_names_the_field(changes, message):
 def test_missing_fields_are_named_all_at_once():
     table = recipe_table()
     del table["schedule"]
-    with pytest.raises(ValueError, match=r"recipe\.json: schedule is missing"):
+    with pytest.raises(ValueError, match=r"recipe\.json: schedule must be given"):
         parse(Recipe, table, "recipe.json")
     del table["name"], table["seed"]
-    with pytest.raises(ValueError, match=r"recipe\.json: name, seed, schedule are missing"):
+    with pytest.raises(ValueError, match=r"recipe\.json: name, seed, schedule must be given"):
         parse(Recipe, table, "recipe.json")
 
 

@@ -165,7 +165,7 @@ def parse(kind: type[T], table: Mapping[str, Any], where: str) -> T:
         for name, value in table.items():
             known_field(name, value, own, "the table")
         if missing:
-            raise FieldError(missing[0], None, "must be given")
+            raise FieldError(", ".join(missing), None, "must be given")
         made: T = kind(**{name: _convert(hints[name], value, name) for name, value in table.items()})
     except FieldError as error:
         raise error.inside(where) from error
