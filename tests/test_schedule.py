@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import islice
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from unmask import plan
-from unmask.decoding.plan import DIAL, Block, Clock, Plan, clock, dream_rates, hands
+from unmask import Base, Selection, plan
+from unmask.decoding.observe import Context, Scene, observe
+from unmask.decoding.plan import Block, Plan, clocks, dream_rates, unpack
+from unmask.decoding.rows import History
+from unmask.decoding.summary import summarize
+from unmask.types import Observation
 
 
-def told(schedule: str, step: int, steps: int, left: list[int], started: list[int]) -> Clock:
-    """What the clock says in one step of a single block."""
+def told(schedule: str, step: int, steps: int, left: list[int], started: list[int]) -> Observation:
+    """What a sampler sees in one step of a single block."""
     block = Block(slice(0, 1), steps, 0)
-    hand = hands(block, Plan((block,), steps, blockwise=False), schedule, step)[:1]
-    return clock(hand, schedule, torch.tensor(left), torch.tensor(started))
+    [clock] = islice(clocks(block, Plan((block,), steps, blockwise=False), schedule), step, step + 1)
+    active = torch.arange(max(left) + 1) < torch.tensor(left)[:, None]
+    scene = Scene(active, active, active.any(-1), torch.tensor(started), clock)
+    prediction = summarize(torch.zeros(*active.shape, 2), 2)
+    return observe(Base(), prediction, History(), scene, Context(schedule, Selection(), False, ()))
 
 
 def committed(schedule: str, length: int, steps: int) -> list[int]:
@@ -58,22 +66,22 @@ def test_the_dream_rate_is_one_at_the_last_step_and_one_minus_s_over_t_before():
 
 
 @pytest.mark.parametrize("schedule", ["linear", "dream"])
-def test_a_long_block_is_told_in_parts(schedule):
-    block = plan(0, 8, steps=DIAL + 10, block_length=4).blocks[1]
-    whole = Plan((block,), DIAL + 10, blockwise=True)
-    for first in (0, 1, block.budget - 1):
-        [hand] = hands(block, whole, schedule, first)[:1]
-        assert hand[:3].tolist() == [first, block.budget, (block.first_step + first + 1) / (DIAL + 10)]
-    long = Block(slice(0, 4), 2 * DIAL + 3, 0)
-    parts = [hands(long, Plan((long,), long.budget, blockwise=False), schedule, DIAL * i) for i in range(3)]
-    assert [len(part) for part in parts] == [DIAL, DIAL, 3]
-    assert torch.cat(parts)[:, 0].tolist() == list(range(long.budget))
+def test_clocks_count_the_steps_of_a_block_and_of_the_whole_run(schedule):
+    whole = plan(0, 8, steps=10, block_length=4)
+    seen = [tuple(clock)[:3] for block in whole.blocks for clock in clocks(block, whole, schedule)]
+    assert seen == [(i % 5, 5, (i + 1) / 10) for i in range(10)]
+
+
+def test_packed_clocks_mean_the_same_as_numbers():
+    whole = plan(0, 8, steps=10, block_length=4)
+    for clock in clocks(whole.blocks[1], whole, "dream"):
+        packed = unpack(torch.tensor([clock], dtype=torch.float64))
+        assert [float(side) for side in packed] == pytest.approx(list(clock))
 
 
 def test_a_budget_beyond_counting_needs_no_table_of_its_size():
     block = Block(slice(0, 4), 10**12, 0)
-    hand = hands(block, Plan((block,), 10**12, blockwise=False), "linear", 10**12 - 2)
-    assert clock(hand[1:], "linear", torch.tensor([3]), torch.tensor([4])).step.tolist() == [10**12 - 1]
+    assert next(clocks(block, Plan((block,), 10**12, blockwise=False), "linear")).budget == 10**12
 
 
 def test_linear_gives_the_remainder_to_the_first_steps():
@@ -87,10 +95,10 @@ def test_linear_with_more_steps_than_masks_commits_one_each_and_then_none():
 
 
 def test_rate_is_the_share_of_the_masks_that_are_left():
-    quota, rate, *_ = told("linear", 0, 4, [8, 0], [8, 0])
-    assert (quota.tolist(), rate.tolist()) == ([2, 0], [0.25, 0.0])
-    quota, rate, *_ = told("dream", 3, 4, [8], [8])
-    assert (quota.tolist(), rate.tolist()) == ([8], [1.0])
+    obs = told("linear", 0, 4, [8, 0], [8, 0])
+    assert (obs.quota.tolist(), obs.rate.tolist()) == ([2, 0], [0.25, 0.0])
+    obs = told("dream", 3, 4, [8], [8])
+    assert (obs.quota.tolist(), obs.rate.tolist()) == ([8], [1.0])
 
 
 def test_without_block_length_the_whole_generation_is_one_block():
@@ -139,3 +147,12 @@ def test_blocks_tile_the_generation_and_budgets_add_up_with_at_least_one_step_ea
         assert block.budget >= 1
         at, spent = block.columns.stop, spent + block.budget
     assert (at, spent) == (start + length, steps)
+
+
+@settings(max_examples=200)
+@given(start=st.integers(0, 40), length=st.integers(1, 60), size=st.integers(1, 20))
+def test_blocks_on_a_grid_begin_at_multiples_of_their_length(start, length, size):
+    made = plan(start, length, steps=200, block_length=min(size, length), grid=True)
+    assert made.columns == slice(start, start + length)
+    assert all(block.columns.start % min(size, length) == 0 for block in made.blocks[1:])
+    assert all(block.columns.stop % min(size, length) == 0 for block in made.blocks[:-1])

@@ -1,15 +1,54 @@
-"""Range checks of fields; every message names the field, the value and what is allowed."""
+"""The error of a bad field, and the checks that raise it."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from numbers import Integral, Real
 
+LONGEST = 100  # characters of a value in a message
+
+
+class FieldError(ValueError):
+    """A field or an argument has a value that cannot be used.
+
+    The message is "FIELD PROBLEM, got VALUE; REMEDY", such as "steps must be a whole number >= 1, got 0".
+    A field may be a path: `messages[0].content`.
+    """
+
+    def __init__(self, field: str, value: object, problem: str, remedy: str = "", where: str = "") -> None:
+        super().__init__(field, value, problem, remedy, where)  # as a copy of the error is made
+        self.field = field
+        self.value = value
+        self.problem = problem
+        self.remedy = remedy
+        self.where = where  # the file or the sample that holds the field
+
+    def __str__(self) -> str:
+        place = f"{self.where}: " if self.where else ""
+        remedy = f"; {self.remedy}" if self.remedy else ""
+        return f"{place}{self.field} {self.problem}, got {shown(self.value)}{remedy}"
+
+    @property
+    def root(self) -> str:
+        """The first name of the path: `messages` of `messages[0].content`."""
+        return re.split(r"[.\[]", self.field, maxsplit=1)[0]
+
+    def renamed(self, root: str) -> FieldError:
+        """Return this error of a field whose first name is another one."""
+        field = root + self.field.removeprefix(self.root)
+        return FieldError(field, self.value, self.problem, self.remedy, self.where)
+
+    def inside(self, where: str) -> FieldError:
+        """Return this error of a field inside a file or a sample."""
+        place = f"{where}: {self.where}" if self.where else where
+        return FieldError(self.field, self.value, self.problem, self.remedy, place)
+
 
 def within(name: str, value: float, low: float, high: float) -> None:
     if not _is_number(value) or not low <= value <= high:
-        raise ValueError(f"{name} must be in [{low}, {high}], got {value!r}")
+        raise FieldError(name, value, f"must be in [{low}, {high}]")
 
 
 def probability(name: str, value: float) -> None:
@@ -18,51 +57,70 @@ def probability(name: str, value: float) -> None:
 
 def share(name: str, value: float) -> None:
     if not _is_number(value) or not 0 < value <= 1:
-        raise ValueError(f"{name} must be in (0, 1], got {value!r}")
+        raise FieldError(name, value, "must be in (0, 1]")
 
 
 def at_least(name: str, value: float, low: float) -> None:
     if not _is_number(value) or not value >= low:
-        raise ValueError(f"{name} must be >= {low}, got {value!r}")
+        raise FieldError(name, value, f"must be >= {low}")
+
+
+def positive(name: str, value: float) -> None:
+    if not _is_number(value) or not value > 0:
+        raise FieldError(name, value, "must be > 0")
 
 
 def whole(name: str, value: object, low: int) -> None:
     if isinstance(value, bool) or not isinstance(value, Integral) or value < low:
-        raise ValueError(f"{name} must be a whole number >= {low}, got {value!r}")
+        raise FieldError(name, value, f"must be a whole number >= {low}")
 
 
 def finite(name: str, value: float) -> None:
     if not _is_number(value) or not 0 <= value < float("inf"):
-        raise ValueError(f"{name} must be >= 0 and finite, got {value!r}")
+        raise FieldError(name, value, "must be >= 0 and finite")
 
 
 def flag(name: str, value: object) -> None:
     if not isinstance(value, bool):
-        raise ValueError(f"{name} must be True or False, got {value!r}")
+        raise FieldError(name, value, "must be True or False")
 
 
-def one_of(name: str, value: str, allowed: Sequence[str]) -> None:
-    if value not in allowed:
-        raise ValueError(f"{name} must be one of {', '.join(allowed)}; got {value!r}")
+def one_of(name: str, value: str, allowed: Iterable[str]) -> None:
+    if value not in (choices := list(allowed)):
+        raise FieldError(name, value, f"must be one of {', '.join(choices)}", _suggestion(value, choices))
+
+
+def known_field(name: str, value: object, names: Iterable[str], owner: str) -> None:
+    """Raise if `owner`, such as "the sampler 'less'", has no field of this name."""
+    if name not in (choices := sorted(names)):
+        remedy = f"{_suggestion(name, choices)} available: {', '.join(choices)}".lstrip()
+        raise FieldError(name, value, f"is not a field of {owner}", remedy)
 
 
 def token_ids(name: str, ids: Sequence[int], vocabulary: int) -> None:
     for token in ids:
         if not 0 <= token < vocabulary:
-            raise ValueError(f"{name} must be token ids from 0 to {vocabulary - 1}, got {token}")
+            raise FieldError(name, token, f"must be token ids from 0 to {vocabulary - 1}")
 
 
 def id_tuple(name: str, value: object) -> tuple[int, ...]:
-    """The ids as a tuple; a list of them, as JSON has it, will do."""
+    """Return the ids as a tuple; accept a list too, as JSON has it."""
     if not isinstance(value, (tuple, list)) or not all(map(_is_id, value)):
-        raise ValueError(f"{name} must be a tuple of token ids such as (2, 7), got {value!r}")
+        raise FieldError(name, value, "must be a tuple of token ids such as (2, 7)")
     return tuple(value)
 
 
-def did_you_mean(wrong: str, known: Iterable[str]) -> str:
-    """The known word that is nearest, as a question before the list of all; empty: none is near."""
-    close = get_close_matches(wrong, list(known), n=1)
-    return f"did you mean {close[0]!r}? " if close else ""
+def shown(value: object) -> str:
+    """Return the value on one short line; of a tensor, its dtype and its shape."""
+    if hasattr(value, "dtype") and hasattr(value, "shape"):
+        return f"{value.dtype} of shape {list(value.shape)}"
+    text = " ".join(repr(value).split())
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."
+
+
+def _suggestion(wrong: object, choices: Iterable[str]) -> str:
+    close = get_close_matches(wrong, list(choices), n=1) if isinstance(wrong, str) else []
+    return f"did you mean {close[0]!r}?" if close else ""
 
 
 def _is_id(value: object) -> bool:

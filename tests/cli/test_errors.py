@@ -56,16 +56,16 @@ def without_tokenizer(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "arguments", "words"),
     [
-        (spoil_nothing, ("-m", "no/such/folder"), "neither a folder nor a hub id"),
+        (spoil_nothing, ("-m", "no/such/folder"), "'no/such/folder'"),
         (without_weights, (), "has no weights"),
         (without_config, (), "has no config.json"),
         (truncated, (), "is not a complete safetensors file"),
-        (foreign, (), "unknown model_type 'llama'"),
+        (foreign, (), "'llama'"),
         (without_tokenizer, (), "has no tokenizer"),
-        (spoil_nothing, ("-n", 4090), "the model reads at most 4096"),
-        (spoil_nothing, ("--device", "tpu9"), "unknown device 'tpu9'"),
-        (spoil_nothing, ("--device", "cuda:77"), "is not available on this machine"),
-        (spoil_nothing, ("--dtype", "int3"), "unknown dtype 'int3'"),
+        (spoil_nothing, ("-n", 4090), "at most 4096 tokens"),
+        (spoil_nothing, ("--device", "tpu9"), "got 'tpu9'"),
+        (spoil_nothing, ("--device", "cuda:77"), "got 'cuda:77'"),
+        (spoil_nothing, ("--dtype", "int3"), "got 'int3'"),
         (spoil_nothing, ("--sampler", "lesss"), "did you mean 'less'?"),
         (spoil_nothing, ("--set", "jsd=3"), "did you mean 'max_jsd'?"),
         (spoil_nothing, ("--trace", "no/such/folder/t.jsonl"), "no/such/folder/t.jsonl: No such file"),
@@ -92,7 +92,7 @@ def test_debug_shows_the_traceback(call):
     result = call("generate", "-m", "no/such/folder", "hello", "--debug")
     assert result.exit_code == 2
     assert "Traceback" in result.stderr
-    assert result.stderr.splitlines()[-1].startswith("error: 'no/such/folder' is neither")
+    assert result.stderr.splitlines()[-1].startswith("error: source must be")
 
 
 def test_wrong_flags_are_typers_to_refuse(call):

@@ -74,12 +74,12 @@ def test_eval_goes_on_or_says_what_differs(checkpoint, tmp_path):
     ("arguments", "words"),
     [
         (("gsm9k",), "did you mean 'gsm8k'?"),
-        (("mini-gsm8k", "--protocol", "papier"), "mini-gsm8k has no protocol 'papier'; available: mini"),
+        (("mini-gsm8k", "--protocol", "papier"), "protocol must be one of mini, got 'papier'"),
         (("mini-gsm8k", "--limit", "0"), "limit must be a whole number >= 1"),
         (("mini-gsm8k", "--batch-size", "0"), "batch_size must be a whole number >= 1"),
         (("mini-gsm8k", "--workers", "2"), "--workers needs a cluster"),
         (("mini-gsm8k", "--limit", "2", "-n", "8", "--out", "/dev/null/x"), "Not a directory"),
-        (("mini-gsm8k", "-n", "4096"), "sample mini-gsm8k/0: prompt 0 has"),
+        (("mini-gsm8k", "-n", "4096"), "sample mini-gsm8k/0: prompts must have"),
     ],
 )
 def test_bad_input_ends_in_one_sentence(checkpoint, arguments, words, tmp_path, monkeypatch):

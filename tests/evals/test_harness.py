@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from tests.checkpoints import write_checkpoint
+from tests.raises import raises_field
 from tests.test_import import BLOCK
 from tests.text.conftest import tiny
 from tests.text.scripted import BOS, EOS, TOKENIZER, Scripted, saying
@@ -227,7 +228,7 @@ def test_contexts_that_are_too_long_lose_their_beginning(caplog: pytest.LogCaptu
     assert "a context of 5 tokens is cut to its last 3" in caplog.text
     scores(lm, ("zqxjk", "vbpg"))
     assert lm.model.seen[-1][0, :2].tolist() == TOKENIZER.encode("zqxjk")[-2:]
-    with pytest.raises(ValueError, match=r"max_gen_toks must be below 6, .* got 6"):
+    with raises_field("max_gen_toks", 6):
         texts(lm, ["p"], max_gen_toks=6)
     with pytest.raises(ValueError, match="a continuation has 6 tokens"):
         scores(lm, ("p", "zqxjkv"))
@@ -279,33 +280,35 @@ def test_without_cuda_only_a_device_that_was_asked_for_is_insisted_on(
         (f"pretrained={folder},device=cuda:0", "cuda:0"),
         (f"pretrained={folder}", "cuda:1"),
     ):
-        with pytest.raises(ValueError, match=f"device '{device}' is not available"):
+        with raises_field("device", device):
             UnmaskLM.create_from_arg_string(arguments, {"device": "cuda:1"})
 
 
 @needs_lm_eval
 @pytest.mark.parametrize(
-    ("arguments", "sentence"),
+    ("arguments", "field", "value", "words"),
     [
-        ("sampler=less", "model_args must name a checkpoint: pretrained=FOLDER"),
-        ("pretrained=x,step=4", "unknown model argument 'step'; did you mean 'steps'"),
-        ("pretrained=x,sampler=les", "unknown sampler 'les'; did you mean 'less'"),
-        ("pretrained=x,sampler.max_js=1", "unknown field 'max_js' of sampler 'less'; did you mean 'max_jsd'"),
-        ("pretrained=x,batch_size=auto", "batch_size must be a whole number >= 1, got 'auto'"),
-        ("pretrained=x,mc_num=0", "mc_num must be a whole number >= 1, got 0"),
+        ("sampler=less", "model_args", {"sampler": "less"}, "pretrained=FOLDER"),
+        ("pretrained=x,step=4", "step", 4, "did you mean 'steps'?"),
+        ("pretrained=x,sampler=les", "sampler", "les", "did you mean 'less'?"),
+        ("pretrained=x,sampler.max_js=1", "max_js", 1, "did you mean 'max_jsd'?"),
+        ("pretrained=x,batch_size=auto", "batch_size", "auto", ">= 1"),
+        ("pretrained=x,mc_num=0", "mc_num", 0, ">= 1"),
     ],
 )
-def test_wrong_arguments_are_refused_before_a_model_is_loaded(arguments: str, sentence: str) -> None:
-    with pytest.raises(ValueError, match=sentence):
+def test_wrong_arguments_are_refused_before_a_model_is_loaded(
+    arguments: str, field: str, value: object, words: str
+) -> None:
+    with raises_field(field, value, words):
         UnmaskLM.create_from_arg_string(arguments)
 
 
 @needs_lm_eval
 def test_what_does_not_fit_the_model_is_refused() -> None:
     model = saying("abc")
-    with pytest.raises(ValueError, match="max_length must be at most 4096, what the model reads; got 5000"):
+    with raises_field("max_length", 5000, "4096"):
         UnmaskLM(model, max_length=5000)
-    with pytest.raises(ValueError, match=r"sampler\.max_jsd needs a sampler by name"):
+    with raises_field("sampler.max_jsd", 0.1):
         UnmaskLM(model, sampler=LESS(), **{"sampler.max_jsd": 0.1})
     model.tokenizer = None  # type: ignore[assignment]
     with pytest.raises(ValueError, match="the model has no tokenizer"):

@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.evals.conftest import PARITY, SHORT, ask, parity
+from tests.raises import raises_field
 from unmask import GenerationConfig, generate, make_sampler
 from unmask.evals import Sample, evaluate, get_task
 from unmask.evals.fingerprint import fingerprint
@@ -278,8 +279,8 @@ def test_a_scorer_that_fails_only_on_many_or_forgets_some_is_told_by_its_batch(m
     [
         ([], "parity has no samples"),
         ([Sample("a", "x", 1), Sample("a", "y", 2)], "has the sample a twice"),
-        ([Sample("a", "x", 1), Sample("b", "", 2)], "sample b: prompt 0 is empty"),
-        ([Sample("long", "x " * 5000, 1)], "sample long: prompt 0 has .* at most 4096"),
+        ([Sample("a", "x", 1), Sample("b", "", 2)], "sample b: prompts must have at least one token"),
+        ([Sample("long", "x " * 5000, 1)], "sample long: prompts must have at most 4096"),
     ],
 )
 def test_samples_that_cannot_be_asked_are_named(model, task, samples, words):
@@ -288,23 +289,23 @@ def test_samples_that_cannot_be_asked_are_named(model, task, samples, words):
 
 
 @pytest.mark.parametrize(
-    ("settings", "words"),
+    ("settings", "field", "value"),
     [
-        ({"limit": 0}, "limit must be a whole number >= 1"),
-        ({"batch_size": 0}, "batch_size must be a whole number >= 1"),
-        ({"config": GenerationConfig(seed=(1, 2))}, "seed must be one number for an evaluation"),
-        ({"sampler": "less"}, "sampler must be a sampler"),
+        ({"limit": 0}, "limit", 0),
+        ({"batch_size": 0}, "batch_size", 0),
+        ({"config": GenerationConfig(seed=(1, 2))}, "seed", (1, 2)),
+        ({"sampler": "less"}, "sampler", "less"),
     ],
 )
-def test_settings_out_of_range_are_refused(model, task, settings, words):
-    with pytest.raises(ValueError, match=words):
+def test_settings_out_of_range_are_refused(model, task, settings, field, value):
+    with raises_field(field, value):
         evaluate(model, task, **settings)
 
 
 def test_names_in_the_place_of_objects_are_refused(model, task):
-    with pytest.raises(ValueError, match=r"model must be a loaded model, .*load\('mini-llada'\)"):
+    with raises_field("model", "mini-llada", "unmask.load('mini-llada')"):
         evaluate("mini-llada", task)
-    with pytest.raises(ValueError, match=r"task must be a Task, .*get_task\('mini-math'\)"):
+    with raises_field("task", "mini-math", "get_task('mini-math')"):
         evaluate(model, "mini-math")
 
 

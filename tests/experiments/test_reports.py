@@ -5,6 +5,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
+from tests.raises import raises_field
 from unmask import LESS
 from unmask.cli.app import app
 from unmask.cli.options import SamplerOptions
@@ -57,7 +58,7 @@ def test_runs_are_shared_between_experiments(make_lab):
 
 
 def test_an_unknown_experiment_is_answered_with_the_nearest():
-    with pytest.raises(ValueError, match="did you mean 'headline'"):
+    with raises_field("experiment", "headlin", "did you mean 'headline'?"):
         get_experiment("headlin")
 
 
@@ -103,7 +104,7 @@ def test_a_preset_file_is_a_sampler_for_the_command_line(tmp_path):
 def test_a_name_that_comes_over_a_network_opens_no_file(tmp_path):
     path = tmp_path / "mine.json"
     write_preset(path, Preset(sampler="less"))
-    with pytest.raises(ValueError, match="unknown sampler"):
+    with raises_field("sampler", str(path)):
         make_sampler(str(path))
 
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.raises import raises_field
 from unmask.decoding.cache import BlockCache, Recompute
 from unmask.decoding.canvas import Canvas
 from unmask.decoding.plan import plan
@@ -183,9 +184,9 @@ def test_a_batch_that_lost_rows_is_refused(family: Trunk) -> None:
 
 
 def test_settings_that_mean_nothing_are_refused() -> None:
-    with pytest.raises(ValueError, match="recompute must be 'suffix' or 'block', got 'prefix'"):
+    with raises_field("recompute", "prefix"):
         BlockCache("prefix")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="refresh_every must be >= 1 or None, got 0"):
+    with raises_field("refresh_every", 0):
         BlockCache(refresh_every=0)
 
 

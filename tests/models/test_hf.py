@@ -10,6 +10,7 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, pre_tokenizers
 
 import unmask
+from tests.raises import raises_field
 from unmask.decoding.cache import BlockCache
 from unmask.models.hf import HuggingFaceLM, load_hf
 
@@ -123,7 +124,7 @@ def test_text_goes_in_and_comes_out(tmp_path) -> None:
 def test_a_chat_needs_a_template(tmp_path) -> None:
     chat = [{"role": "user", "content": "the cat"}]
     plain = load_hf(write_bert(tmp_path / "plain"), device="cpu")
-    with pytest.raises(ValueError, match="plain has no chat template; pass a plain prompt"):
+    with raises_field("messages", chat, "pass a plain prompt"):
         unmask.generate(plain, [chat])
     template = "{{ cls_token }}{% for message in messages %}{{ message.content }}{{ sep_token }}{% endfor %}"
     written = write_bert(tmp_path / "chat", chat_template=template)

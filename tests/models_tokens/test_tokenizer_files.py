@@ -136,11 +136,11 @@ def test_the_end_of_a_turn_may_stand_on_its_own_line(llada_folder: Path, edited:
         ("tokenizer_config", {"sep_token": "<sep>"}, "special token '<sep>' has no id in"),
         ("tokenizer_config", {"tokenizer_class": "GPT2Tokenizer"}, "tokenizer_class is 'GPT2Tokenizer', but"),
         ("config", {"eos_token_id": 10_000}, "'eos_token_id' has id 10000 .* vocab_size in config.json is"),
-        ("config", {"pad_token_id": -1}, "pad_token_id in config.json .* must be a token id, got -1"),
+        ("config", {"pad_token_id": -1}, "config.json: pad_token_id must be a token id, got -1"),
         (
             "generation_config",
             {"eos_token_id": [1, "2"]},
-            "eos_token_id in generation_config.json .* got '2'",
+            "generation_config.json: eos_token_id .* got '2'",
         ),
     ],
 )

@@ -11,6 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as Backend
 
+from tests.raises import raises_field
 from unmask.models.text.tokens import Tokenizer
 
 Edit = Callable[..., Path]
@@ -103,22 +104,19 @@ def test_ids_beyond_the_known_tokens_have_no_text(tokenizer: Tokenizer) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "sentence"),
-    [
-        (None, "text must be a string, got NoneType"),
-        ("ab\ud800", "text has a lone surrogate at position 2"),
-    ],
+    ("text", "value"),
+    [(None, None), ("ab\ud800", "\ud800")],
 )
-def test_what_is_no_text_is_refused(tokenizer: Tokenizer, text: str, sentence: str) -> None:
-    with pytest.raises(ValueError, match=sentence):
+def test_what_is_no_text_is_refused(tokenizer: Tokenizer, text: str, value: object) -> None:
+    with raises_field("text", value):
         tokenizer.encode(text)
 
 
 def test_one_string_is_no_batch(tokenizer: Tokenizer) -> None:
-    with pytest.raises(ValueError, match="use encode for a single text"):
+    with raises_field("texts", "abc", "encode"):
         tokenizer.encode_batch("abc")
 
 
 def test_a_negative_id_is_refused(tokenizer: Tokenizer) -> None:
-    with pytest.raises(ValueError, match="token ids must be between 0 and"):
+    with raises_field("token_ids", -1):
         tokenizer.decode([3, -1])

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.raises import raises_field
 from unmask.sandbox import Job, Limits, Outcome, run_jobs
 
 PASSED = Outcome(True, "passed")
@@ -196,10 +197,10 @@ def test_no_jobs_need_no_helper():
     ],
 )
 def test_a_limit_out_of_range_is_an_error(field, value):
-    with pytest.raises(ValueError, match=rf"{field} must be a (whole )?number from .*, got {value}"):
+    with raises_field(field, value):
         Limits(**{field: value})
 
 
 def test_workers_must_be_a_whole_number():
-    with pytest.raises(ValueError, match="workers must be a whole number >= 1, got 0"):
+    with raises_field("workers", 0):
         run_jobs([Job("", ())], workers=0)

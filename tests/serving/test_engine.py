@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from tests.raises import raises_field
 from tests.serving.conftest import Gated, Slow, wait_until
 from tests.text.conftest import tiny
 from tests.toy import Toy
@@ -510,7 +511,7 @@ def test_a_sampler_that_cannot_be_compared_is_refused() -> None:
 
     with (
         Engine(tiny("llada_tiny")) as engine,
-        pytest.raises(ValueError, match="sampler must be hashable to be served, got Unhashable"),
+        raises_field("sampler", "Unhashable", "hashable"),
     ):
         engine.submit("the", Unhashable())
 

@@ -23,6 +23,7 @@ from typer.testing import CliRunner
 
 from tests.checkpoints import write_checkpoint
 from tests.processes import descendants
+from tests.raises import raises_field
 from tests.serving.conftest import wait_until
 from tests.serving.test_process import free_port
 from unmask import GenerationConfig, Threshold, generate, load
@@ -130,7 +131,7 @@ def offline(folder: str, length: int) -> str:
 def test_a_replica_answers_and_streams_as_generate_does(cluster: Cluster, folder: str) -> None:
     with openai.OpenAI(base_url=f"{cluster.url}/v1", api_key="none", max_retries=0) as client:
         whole = client.completions.create(model="tiny", prompt="the", max_tokens=12, extra_body=ONE_BY_ONE)
-        with pytest.raises(openai.BadRequestError, match="steps must be a whole number"):
+        with pytest.raises(openai.BadRequestError, match=r"steps .* got -1"):
             client.completions.create(model="tiny", prompt="the", extra_body={"steps": -1})
     assert whole.choices[0].text == offline(folder, 12)
     assert hear(cluster, {**LONG, "max_tokens": 12}) == (offline(folder, 12), "done")
@@ -208,7 +209,7 @@ def test_replicas_take_a_gpu_each_where_there_is_one_and_must_fit() -> None:
     assert Fleet(threads=2).share({"CPU": 4}) == {"num_cpus": 2, "num_gpus": 0}
     assert Fleet(replicas=2).share({"CPU": 4, "GPU": 2}) == {"num_cpus": 1, "num_gpus": 1}
     assert Fleet(replicas=4, gpus=0.5).share({"CPU": 4, "GPU": 2}) == {"num_cpus": 1, "num_gpus": 0.5}
-    with pytest.raises(ValueError, match="which has 2 GPUs; 3 of 1 each do not"):
+    with raises_field("replicas", 3, "2 GPUs"):
         Fleet(replicas=3).share({"CPU": 4, "GPU": 2})
 
 

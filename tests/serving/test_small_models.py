@@ -83,8 +83,9 @@ def test_a_seed_decides_what_is_drawn(served: Served) -> None:
 
 def test_what_cannot_be_is_refused_with_a_sentence(served: Served) -> None:
     ask = served.client.chat.completions.create
-    with pytest.raises(openai.BadRequestError, match="steps must be a whole number >= 1, got -1"):
+    with pytest.raises(openai.BadRequestError, match=r"steps .* got -1") as refused:
         ask(model=served.name, messages=MESSAGES, extra_body={"steps": -1})
+    assert refused.value.param == "steps"
     with pytest.raises(openai.NotFoundError, match="the model 'gpt-4' is not here"):
         ask(model="gpt-4", messages=MESSAGES)
 

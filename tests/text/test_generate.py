@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.raises import raises_field
 from tests.text.scripted import BOS, EOS, MASK, TOKENIZER, Foreign, Scripted, saying
 from unmask import LESS, SAMPLERS, Base
 from unmask.models.trunk import Trunk
@@ -159,8 +160,7 @@ def test_nothing_runs_before_the_steps_are_drained() -> None:
 
 def test_a_prompt_that_is_too_long_is_refused_with_the_numbers(model: Trunk) -> None:
     room = model.info.max_length
-    sentence = f"prompt 1 has {room - 9} tokens and max_new_tokens is 10, together {room + 1}, but .* {room};"
-    with pytest.raises(ValueError, match=sentence):
+    with raises_field("prompts[1]", room + 1, f"at most {room} tokens", "10 new"):
         generate(model, ["a", [65] * (room - 9)], config=GenerationConfig(max_new_tokens=10))
 
 
@@ -172,44 +172,55 @@ def test_a_prompt_that_just_fits_is_taken() -> None:
     assert out.text == "abc"
 
 
+@pytest.mark.parametrize("prompts", ["text", CHAT, CHAT[0], [1, 2, 3]], ids=repr)
+def test_a_single_prompt_is_refused_with_a_hint(prompts: Any) -> None:
+    with raises_field("prompts", prompts, "[prompt]"):
+        generate(saying("x"), prompts)
+
+
+@pytest.mark.parametrize("prompts", [[], None, torch.tensor([[1]])], ids=repr)
+def test_what_is_no_list_of_prompts_is_refused(prompts: Any) -> None:
+    with raises_field("prompts", prompts):
+        generate(saying("x"), prompts)
+
+
 @pytest.mark.parametrize(
-    ("prompts", "sentence"),
+    ("prompt", "value"),
     [
-        ("text", r"got a single one; wrap it in a list: \[prompt\]"),
-        (CHAT, r"got a single one; wrap it in a list: \[prompt\]"),
-        (CHAT[0], r"got a single one; wrap it in a list: \[prompt\]"),
-        ([1, 2, 3], r"got a single one; wrap it in a list: \[prompt\]"),
-        ([], "prompts is empty; give at least one prompt"),
-        (None, "prompts must be a list of prompts, got NoneType"),
-        (torch.tensor([[1]]), "prompts must be a list of prompts, got Tensor"),
-        (["a", ""], "prompt 1 is empty; give at least one token"),
-        (["a", []], "prompt 1 is empty; give at least one token"),
-        (["a", None], "prompt 1 must be a string, a chat .* or a list of token ids, got NoneType"),
-        (["a", b"bytes"], "prompt 1 must be a string, .* got bytes"),
-        (["a", [1, "b"]], "prompt 1 must be a string, .* got list"),
-        (["a", [True]], "prompt 1 must be a string, .* got list"),
-        (["a", [512]], "prompt 1 holds the token id 512, but the model's ids run from 0 to 511"),
-        (["a", [-1]], "prompt 1 holds the token id -1"),
-        (["a", [MASK]], "prompt 1 contains the mask token 509; remove it, or use infill"),
-        (["the <|mdm_mask|>"], "prompt 0 contains the mask token 509"),
-        ([[{"role": "user"}]], r"messages\[0\] has no 'content'"),
+        ("", ""),
+        ([], []),
+        (None, None),
+        (b"bytes", b"bytes"),
+        ([1, "b"], [1, "b"]),
+        ([True], [True]),
+        ([512], 512),
+        ([-1], -1),
+        ([MASK], MASK),
+        ("the <|mdm_mask|>", MASK),
     ],
     ids=repr,
 )
-def test_bad_prompts_are_refused(prompts: Any, sentence: str) -> None:
-    with pytest.raises(ValueError, match=sentence):
-        generate(saying("x"), prompts)
+def test_a_bad_prompt_is_refused_with_its_place_in_the_list(prompt: Any, value: Any) -> None:
+    with raises_field("prompts[1]", value):
+        generate(saying("x"), ["a", prompt])
+    with raises_field("prompts", value):
+        generate(saying("x"), [prompt])
+
+
+def test_a_message_without_content_is_refused() -> None:
+    with raises_field("messages[0]", {"role": "user"}, "content"):
+        generate(saying("x"), [[{"role": "user"}]])
 
 
 def test_other_bad_inputs_are_refused() -> None:
     model = saying("x")
-    with pytest.raises(ValueError, match="batch_size must be a whole number >= 1 or None, got 0"):
+    with raises_field("batch_size", 0):
         generate(model, ["p"], batch_size=0)
-    with pytest.raises(ValueError, match="seed must be one number or one per prompt: got 2 for 1"):
+    with raises_field("seed", (1, 2)):
         generate(model, ["p"], config=GenerationConfig(seed=(1, 2)))
-    with pytest.raises(ValueError, match="block_length must be between 1 and the generation length 2, got 3"):
+    with raises_field("block_length", 3, "2"):
         generate(model, ["p"], config=GenerationConfig(max_new_tokens=2, block_length=3))
-    with pytest.raises(ValueError, match="steps must be at least 1 per block"):
+    with raises_field("steps", 3, "4"):
         generate(model, ["p"], config=GenerationConfig(max_new_tokens=4, block_length=1, steps=3))
     model.tokenizer = None  # type: ignore[assignment]
     with pytest.raises(
@@ -219,28 +230,27 @@ def test_other_bad_inputs_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sampler", "config", "sentence"),
+    ("sampler", "config", "field", "value"),
     [
-        ("less", GenerationConfig(), r"sampler must be a sampler such as LESS\(\)"),
-        (LESS, GenerationConfig(), r"sampler must be a sampler such as LESS\(\)"),
-        (LESS(), {"steps": 3}, "config must be a GenerationConfig, got"),
+        ("less", GenerationConfig(), "sampler", "less"),
+        (LESS, GenerationConfig(), "sampler", LESS),
+        (LESS(), {"steps": 3}, "config", {"steps": 3}),
     ],
 )
 def test_what_only_looks_like_a_sampler_or_a_config_is_refused(
-    llada: Any, sampler: Any, config: Any, sentence: str
+    llada: Any, sampler: Any, config: Any, field: str, value: Any
 ) -> None:
-    with pytest.raises(ValueError, match=sentence):
+    with raises_field(field, value):
         generate(llada, ["the cat"], sampler, config)
 
 
 def test_a_name_where_a_model_is_wanted_is_refused() -> None:
-    sentence = r"model must be a loaded model, got 'mini-llada'; load it with unmask.load\('mini-llada'\)"
     for ask in (
         lambda: generate("mini-llada", ["p"]),  # type: ignore[arg-type]
         lambda: prepare("mini-llada", ["p"], LESS(), SHORT),  # type: ignore[arg-type]
         lambda: stream("mini-llada", "p"),  # type: ignore[arg-type]
     ):
-        with pytest.raises(ValueError, match=sentence):
+        with raises_field("model", "mini-llada", "unmask.load('mini-llada')"):
             ask()
 
 
@@ -250,9 +260,9 @@ def test_a_token_that_no_vocabulary_has_is_refused_and_not_read_as_nothing(
     llada: Trunk, token: int, steps: int
 ) -> None:
     config = GenerationConfig(max_new_tokens=4, steps=steps)
-    sentence = f"Decision.tokens must be token ids from 0 to 511, got {token}"
     for model in (saying("text"), llada):  # the second has an embedding, which knows no such row
-        with pytest.raises(ValueError, match=sentence):
+        with raises_field("Decision.tokens", token, "0 to 511"):
             generate(model, ["p"], Foreign(token), config)
-    with pytest.raises(ValueError, match="token ids"):  # the tokenizer refuses a negative one first
+    # the tokenizer refuses a negative one first
+    with raises_field("token_ids" if token < 0 else "Decision.tokens", token):
         list(stream(saying("text"), "p", Foreign(token), config))

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from tests.raises import ANYTHING, raises_field
 from tests.text.scripted import BOS, EOS, MASK, TOKENIZER, Foreign, Scripted
 from unmask import KLASS, SAMPLERS, Threshold
 from unmask.models.trunk import Trunk
@@ -136,7 +137,7 @@ def test_a_plan_spends_every_step_on_blocks_with_masks(masks: list[bool], data: 
 def test_every_block_keeps_a_step() -> None:
     budgets = [block.budget for block in plan_gaps([True] + [False] * 3 + [True] * 8, 3, 4).blocks]
     assert budgets == [1, 1, 1]
-    with pytest.raises(ValueError, match="steps must be at least 1 per block with a gap: got steps=2 for 3"):
+    with raises_field("steps", 2, "at least 3"):
         plan_gaps([True] + [False] * 3 + [True] * 8, 2, 4)
 
 
@@ -163,23 +164,27 @@ def test_an_escaped_text_has_no_gap(left: str, right: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "sentence"),
+    ("text", "value", "words"),
     [
-        ("no gap", r"the text has no gap; write one as \[\[gap 8\]\]"),
-        ([], "the text has no gap"),
-        ("a [[gap]] b", r"'\[\[gap\]\] b' begins no gap; write \[\[gap 8\]\] or \[\[gap 2-8\]\]"),
-        ("a [[gap three]]", "begins no gap"),
-        ("a [[gap 0]]", "a gap needs at least 1 token"),
-        ("a [[gap 5-2]]", "0 <= min <= max"),
-        (["a", 3], "a text is made of strings and Gaps, got int"),
-        (None, "text must be a string or a list of strings and Gaps, got NoneType"),
-        ("<|mdm_mask|>[[gap 3]]", "the text contains the mask token 509; remove it, or use infill"),
-        (["a", Gap(5000)], "the text and its gaps take 5001 tokens, but the model reads at most 4096"),
+        ("no gap", "no gap", "[[gap 8]]"),
+        ([], [], "[[gap 8]]"),
+        ("a [[gap]] b", "[[gap]] b", "[[gap 2-8]]"),
+        ("a [[gap three]]", "[[gap three]]", "[[gap 2-8]]"),
+        (["a", 3], 3, "strings and Gaps"),
+        (None, None, "strings and Gaps"),
+        ("<|mdm_mask|>[[gap 3]]", 509, "mask"),
+        (["a", Gap(5000)], 5001, "at most 4096"),
     ],
     ids=repr,
 )
-def test_bad_texts_are_refused(text: Any, sentence: str) -> None:
-    with pytest.raises(ValueError, match=sentence):
+def test_bad_texts_are_refused(text: Any, value: Any, words: str) -> None:
+    with raises_field("text", value, words):
+        infill(Scripted([65]), text)
+
+
+@pytest.mark.parametrize("text", ["a [[gap 0]]", "a [[gap 5-2]]"])
+def test_a_gap_of_no_possible_length_is_refused(text: str) -> None:
+    with raises_field("gap", ANYTHING, "0 <= min <= max", "got Gap("):
         infill(Scripted([65]), text)
 
 
@@ -187,24 +192,25 @@ def test_bad_texts_are_refused(text: Any, sentence: str) -> None:
     "fields", [{}, {"length": 3, "max": 4}, {"length": 3, "min": 1}, {"length": 2.5}, {"max": -1}], ids=str
 )
 def test_bad_gaps_are_refused(fields: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r"got Gap\("):
+    with raises_field("gap", ANYTHING, "got Gap("):
         Gap(**fields)
 
 
 def test_settings_that_make_no_sense_here_are_refused() -> None:
-    for changes, sentence in (
-        ({"stop": ("a",)}, "stop does not"),
-        ({"min_new_tokens": 2}, "min_new_tokens does"),
-        ({"max_new_tokens": 5}, r"max_new_tokens does not go with infilling, got 5; .*\[\[gap 5\]\]"),
-    ):
-        with pytest.raises(ValueError, match=sentence):
-            infill(Scripted([65]), "a[[gap 1]]", Threshold(), GenerationConfig(**changes))  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="KLASS looks at the whole generation"):
+    settings: list[tuple[str, Any, str]] = [
+        ("stop", ("a",), "cut"),
+        ("min_new_tokens", 2, "[[gap 2-8]]"),
+        ("max_new_tokens", 5, "[[gap 5]]"),
+    ]
+    for field, value, remedy in settings:
+        with raises_field(field, value, remedy):
+            infill(Scripted([65]), "a[[gap 1]]", Threshold(), GenerationConfig(**{field: value}))
+    with raises_field("cache", "dual", "KLASS"):
         infill(Scripted([65] * 8), [Gap(8)], KLASS(), GenerationConfig(cache="dual", block_length=4))
 
 
 def test_a_name_where_a_model_is_wanted_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"load it with unmask.load\('mini-llada'\)"):
+    with raises_field("model", "mini-llada", "unmask.load('mini-llada')"):
         infill("mini-llada", "a[[gap 1]]")  # type: ignore[arg-type]
 
 
@@ -218,5 +224,5 @@ def test_a_model_whose_window_is_too_narrow_is_refused() -> None:
 
 
 def test_a_token_that_no_vocabulary_has_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"Decision.tokens must be token ids from 0 to 511, got 700"):
+    with raises_field("Decision.tokens", 700, "0 to 511"):
         infill(Scripted([65] * 4), "a[[gap 4]]", Foreign(700))

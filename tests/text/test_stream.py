@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.raises import raises_field
 from tests.text.scripted import EOS, TOKENIZER, Scripted, saying
 from tests.text.test_generate import PROMPTS, short
 from unmask import LESS, SAMPLERS, Threshold
@@ -80,7 +81,7 @@ def test_drafts_end_where_the_text_would_end() -> None:
 
 
 def test_wrong_settings_fail_at_the_call_and_not_at_the_first_chunk() -> None:
-    with pytest.raises(ValueError, match="prompt 0 is empty"):
+    with raises_field("prompts", ""):
         stream(saying("x"), "")
 
 

@@ -7,6 +7,8 @@ from dataclasses import fields, is_dataclass
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from unmask.errors import FieldError
+
 TRUTH = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 NUMBERS = {int: "a whole number", float: "a number"}
 
@@ -19,7 +21,7 @@ def parse_fields(sampler: Any, settings: Sequence[str]) -> dict[str, Any]:
     for setting in settings:
         name, equals, text = setting.partition("=")
         if not equals or not name:
-            raise ValueError(f"--set takes FIELD=VALUE, such as max_jsd=0.05; got {setting!r}")
+            raise FieldError("--set", setting, "must be FIELD=VALUE, such as max_jsd=0.05")
         parsed[name] = parse(name, hints[name], text) if name in known else text
     return parsed
 
@@ -56,12 +58,12 @@ def _number(name: str, kind: Any, text: str) -> Any:
     try:
         return kind(text)
     except ValueError:
-        raise ValueError(f"{name} must be {NUMBERS[kind]}, got {text!r}") from None
+        raise FieldError(name, text, f"must be {NUMBERS[kind]}") from None
 
 
 def _one_of(name: str, choices: dict[str, Any], text: str) -> Any:
     if text not in choices:
-        raise ValueError(f"{name} must be one of {', '.join(choices)}; got {text!r}")
+        raise FieldError(name, text, f"must be one of {', '.join(choices)}")
     return choices[text]
 
 
@@ -75,5 +77,5 @@ def _sampler(name: str, kind: Any, text: str) -> Any:
 
     made = make_sampler(text)
     if not isinstance(made, kind):
-        raise ValueError(f"{name} must be a sampler of the kind {kind.__name__}, got {text!r}")
+        raise FieldError(name, text, f"must be a sampler of the kind {kind.__name__}")
     return made

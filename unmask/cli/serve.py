@@ -14,6 +14,7 @@ import typer
 
 from unmask.cli.options import DEFAULT_MODEL, ModelOptions, SamplerOptions, StepOptions, build_config
 from unmask.cli.runs import load_model
+from unmask.errors import FieldError
 
 if TYPE_CHECKING:
     from unmask.serving.limits import Limits
@@ -225,9 +226,9 @@ def _as_options() -> Iterator[None]:
     options = {own: name for name, own in RENAMED.items()}
     try:
         yield
-    except ValueError as error:
-        name, _, rest = str(error).partition(" ")
-        raise ValueError(f"--{options.get(name, name).replace('_', '-')} {rest}") from None
+    except FieldError as error:
+        name = options.get(error.root, error.root)
+        raise error.renamed(f"--{name.replace('_', '-')}") from None
 
 
 def _serve_on_ray(

@@ -8,6 +8,8 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
+from unmask.errors import one_of, whole
+
 Recompute = Literal["suffix", "block"]
 
 
@@ -20,10 +22,9 @@ class BlockCache:
     """
 
     def __init__(self, recompute: Recompute = "suffix", *, refresh_every: int | None = None) -> None:
-        if recompute not in get_args(Recompute):
-            raise ValueError(f"recompute must be 'suffix' or 'block', got {recompute!r}")
-        if refresh_every is not None and refresh_every < 1:
-            raise ValueError(f"refresh_every must be >= 1 or None, got {refresh_every}")
+        one_of("recompute", recompute, get_args(Recompute))
+        if refresh_every is not None:
+            whole("refresh_every", refresh_every, 1)
         self.recompute = recompute
         self.refresh_every = refresh_every
         self._block: slice | None = None

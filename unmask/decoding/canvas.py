@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from unmask.errors import whole
+from unmask.errors import FieldError, whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,18 +103,16 @@ def blank(
 def _check(prompts: Sequence[Sequence[int]], length: int, mask_id: int, pins: Mapping[int, int]) -> None:
     whole("length", length, 1)
     if not prompts:
-        raise ValueError("prompts is empty; give at least one prompt")
+        raise FieldError("prompts", prompts, "must hold at least one prompt")
     for row, prompt in enumerate(prompts):
         if not prompt:
-            raise ValueError(
-                f"prompt {row} is empty; give at least one token (a beginning-of-text token will do)"
-            )
+            remedy = "a beginning-of-text token will do"
+            raise FieldError(f"prompts[{row}]", prompt, "must have at least one token", remedy)
         if mask_id in prompt:
-            raise ValueError(
-                f"prompt {row} contains the mask token {mask_id}; remove it, or use infilling to fill gaps"
-            )
+            remedy = "remove it, or use infilling to fill gaps"
+            raise FieldError(f"prompts[{row}]", mask_id, "must not hold the mask token", remedy)
     for offset, token in pins.items():
         if not 0 <= offset < length:
-            raise ValueError(f"pins must lie inside the generation, 0 to {length - 1}; got offset {offset}")
+            raise FieldError("pins", offset, f"must lie inside the generation, at offsets 0 to {length - 1}")
         if token == mask_id:
-            raise ValueError(f"pins must not write the mask token {mask_id} (offset {offset})")
+            raise FieldError(f"pins[{offset}]", token, "must not be the mask token")

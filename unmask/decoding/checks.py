@@ -11,7 +11,7 @@ from unmask.decoding.bans import Bans
 from unmask.decoding.canvas import Canvas
 from unmask.decoding.options import Options
 from unmask.decoding.plan import Plan
-from unmask.errors import flag, token_ids, whole
+from unmask.errors import FieldError, flag, token_ids, whole
 from unmask.types import Decision, MaskedLM, ModelInfo, Needs, Sampler
 
 
@@ -19,70 +19,62 @@ def check_run(
     model: MaskedLM, canvas: Canvas, sampler: Sampler, plan: Plan, options: Options, bans: Bans
 ) -> None:
     """Raise if a run cannot work, before its first forward. Reads the device once."""
-    is_model(model)
     is_sampler(sampler)
     check_needs(sampler)
     info = model.info
     generation, length = plan.columns, canvas.tokens.shape[1]
-    if info.vocab_size < 2:
-        raise ValueError(f"vocab_size must be >= 2, got {info.vocab_size}")
+    room = length - canvas.start
+    whole("vocab_size", info.vocab_size, 2)
     if canvas.mask_id != info.mask_id:
-        raise ValueError(f"the canvas uses mask id {canvas.mask_id}, the model {info.mask_id}")
-    if options.min_new_tokens > length - canvas.start:
-        raise ValueError(
-            f"min_new_tokens must be at most the {length - canvas.start} tokens of the generation, "
-            f"got {options.min_new_tokens}"
-        )
+        raise FieldError("mask_id", canvas.mask_id, f"of the canvas must be the model's, {info.mask_id}")
+    if options.min_new_tokens > room:
+        problem = f"must be at most the {room} tokens of the generation"
+        raise FieldError("min_new_tokens", options.min_new_tokens, problem)
     token_ids("eos_ids", info.eos_ids, info.vocab_size)
     token_ids("banned_ids", bans.ids, info.vocab_size)
     if len(set(bans.ids)) == info.vocab_size:
-        raise ValueError("banned_ids rules out every token; leave at least one")
+        raise FieldError("banned_ids", bans.ids, "must not rule out every token", "leave at least one")
     behind = canvas.masked(slice(generation.stop, length)).any()
     unknown = ((canvas.tokens < 0) | (canvas.tokens >= info.vocab_size)).any()
     unplanned, foreign = torch.stack([behind, unknown]).tolist()
     if generation.start < canvas.start or generation.stop > length or unplanned:
-        raise ValueError(
-            f"the plan covers columns {generation.start} to {generation.stop}, but the canvas generates "
-            f"in columns {canvas.start} to {length}; every mask must be inside the plan"
-        )
+        problem = f"must cover every mask of the generation, columns {canvas.start} to {length}"
+        raise FieldError("plan", f"columns {generation.start} to {generation.stop}", problem)
     if foreign:
-        token_ids("the canvas", canvas.tokens.flatten().tolist(), info.vocab_size)
+        token_ids("canvas", canvas.tokens.flatten().tolist(), info.vocab_size)
 
 
 def is_model(model: object) -> None:
     """Refuse what only names a model."""
     if isinstance(model, (str, Path)):
-        raise ValueError(
-            f"model must be a loaded model, got {str(model)!r}; load it with unmask.load({str(model)!r})"
-        )
+        remedy = f"load it with unmask.load({str(model)!r})"
+        raise FieldError("model", model, "must be a loaded model", remedy)
     if isinstance(model, type) or not callable(model) or not hasattr(model, "info"):
-        raise ValueError(
-            f"model must be a loaded model, got {type(model).__name__}; unmask.load gives one, "
-            "and one of your own has `info` and can be called"
-        )
+        remedy = "unmask.load gives one, and one of your own has `info` and can be called"
+        raise FieldError("model", model, "must be a loaded model", remedy)
 
 
 def is_sampler(sampler: object) -> None:
     """Refuse what only names a sampler."""
     if isinstance(sampler, type) or not hasattr(sampler, "decide"):
-        raise ValueError(f"sampler must be a sampler such as LESS() or make_sampler('less'), got {sampler!r}")
+        raise FieldError("sampler", sampler, "must be a sampler such as LESS() or make_sampler('less')")
 
 
 def check_needs(sampler: Sampler) -> None:
     """Refuse needs that cannot be met."""
     name, needs = f"{type(sampler).__name__}.needs", getattr(sampler, "needs", None)
     if not isinstance(needs, Needs):
-        raise ValueError(f"{name} must be a Needs, got {needs!r}; make it a field or a property")
-    whole(f"{name}: top_k", needs.top_k, 1)
-    whole(f"{name}: lookback", needs.lookback, 0)
+        raise FieldError(name, needs, "must be a Needs", "make it a field or a property")
+    whole(f"{name}.top_k", needs.top_k, 1)
+    whole(f"{name}.lookback", needs.lookback, 0)
     for field_name in ("logits", "recall", "span", "noise", "revoke"):
-        flag(f"{name}: {field_name}", getattr(needs, field_name))
+        flag(f"{name}.{field_name}", getattr(needs, field_name))
 
 
 def check_decision(decision: object, sampler: Sampler, window: torch.Size) -> None:
     """Refuse a decision that does not fit its window; looks at shapes and dtypes, never at values."""
     if not isinstance(decision, Decision):
-        raise ValueError(f"{type(sampler).__name__}.decide must return a Decision, got {decision!r}")
+        raise FieldError(f"{type(sampler).__name__}.decide", decision, "must return a Decision")
     _check_part(sampler, "commit", decision.commit, window, torch.bool)
     _check_part(sampler, "eligible", decision.eligible, window, torch.bool)
     _check_part(sampler, "forced", decision.forced, window[:1], torch.bool)
@@ -92,20 +84,16 @@ def check_decision(decision: object, sampler: Sampler, window: torch.Size) -> No
         part = getattr(decision, name)
         if part is not None:
             if not sampler.needs.revoke:
-                raise ValueError(f"{type(sampler).__name__}.decide: {name} needs Needs(revoke=True)")
+                field = f"{type(sampler).__name__}.decide: {name}"
+                raise FieldError(field, "a tensor", "must be None", "ask for it with Needs(revoke=True)")
             _check_part(sampler, name, part, window, torch.bool)
 
 
 def _check_part(sampler: Sampler, name: str, part: object, shape: torch.Size, dtype: torch.dtype) -> None:
-    if isinstance(part, Tensor):
-        if part.shape == shape and part.dtype == dtype:
-            return
-        got = f"{part.dtype} of shape {list(part.shape)}"
-    else:
-        got = repr(part)
-    raise ValueError(
-        f"{type(sampler).__name__}.decide: {name} must be a {dtype} tensor of shape {list(shape)}, got {got}"
-    )
+    if isinstance(part, Tensor) and part.shape == shape and part.dtype == dtype:
+        return
+    where, problem = f"{type(sampler).__name__}.decide", f"must be a {dtype} tensor of shape {list(shape)}"
+    raise FieldError(f"Decision.{name}", part, problem, where=where)
 
 
 def checked_logits(logits: Tensor, rows: int, width: int, info: ModelInfo) -> Tensor:

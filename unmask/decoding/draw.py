@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from unmask.decoding.chunks import by_rows
-from unmask.errors import finite, share, whole
+from unmask.errors import FieldError, finite, share, whole
 from unmask.types import Prediction
 
 NoiseSource = Callable[[Tensor, int], Tensor]  # (running [B], width) -> uniform numbers [B, width]
@@ -76,9 +76,8 @@ class RowNoise:
     def __call__(self, running: Tensor, width: int) -> Tensor:
         """[B, width] uniform in (0, 1); only running rows advance their stream."""
         if len(running) != len(self._generators):
-            raise ValueError(
-                f"got {len(self._generators)} seeds for {len(running)} rows; give one seed per row"
-            )
+            problem = f"must be {len(running)}, one for each row"
+            raise FieldError("seeds", len(self._generators), problem)
         noise = torch.full((len(self._generators), width), 0.5)
         for row, (generator, runs) in enumerate(zip(self._generators, running.tolist(), strict=True)):
             if runs:

@@ -8,7 +8,7 @@ import torch
 
 from unmask.decoding.bans import Bans
 from unmask.decoding.canvas import Canvas
-from unmask.decoding.checks import check_run
+from unmask.decoding.checks import check_run, is_model
 from unmask.decoding.draw import NoiseSource, RowNoise
 from unmask.decoding.executor import executor_for
 from unmask.decoding.options import DEFAULTS, Options
@@ -36,6 +36,7 @@ def denoise(
     This is Algorithm 1 of LESS with the sampler's rule in place of lines 5 to 12. Blocks, budgets and the end
     of a text are in `turns`. `stop` may end rows early; `bans` replaces the bans that the options ask for.
     """
+    is_model(model)
     bans = bans or options.bans(model.info, canvas)
     check_run(model, canvas, sampler, plan, options, bans)
     executor = executor_for(model)(

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, repeat
 from numbers import Integral
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from unmask.errors import whole
+from unmask.errors import FieldError, whole
 from unmask.types import ScheduleName
 
 DREAM_EPS = 1e-3  # Dream's time grid runs from 1 to this
@@ -50,14 +50,12 @@ def plan(start: int, length: int, *, steps: int, block_length: int | None = None
     whole("start", start, 0)
     size = length if block_length is None else block_length
     if not isinstance(size, Integral) or not 1 <= size <= length:
-        raise ValueError(f"block_length must be between 1 and the generation length {length}, got {size}")
+        raise FieldError("block_length", size, f"must be between 1 and the generation length {length}")
     offset = start % size if grid and block_length is not None else 0
     edges = [0, *range(size - offset, length, size), length]
     if steps < len(edges) - 1:
-        raise ValueError(
-            f"steps must be at least 1 per block: got steps={steps} for {len(edges) - 1} blocks of {size}; "
-            "raise steps or block_length"
-        )
+        problem = f"must be at least {len(edges) - 1}, one for each block of {size}"
+        raise FieldError("steps", steps, problem, "raise steps or block_length")
     # in proportion to the columns, so that nothing has to divide evenly
     spent = [steps * edge // length for edge in edges]
     blocks = tuple(
@@ -78,7 +76,7 @@ class Clock(NamedTuple):
 
 def clocks(block: Block, plan: Plan, schedule: ScheduleName) -> Iterator[Clock]:
     """Yield a Clock for every step of a block."""
-    rates = dream_rates(block.budget).tolist() if schedule == "dream" else [0.0] * block.budget
+    rates = dream_rates(block.budget).tolist() if schedule == "dream" else repeat(0.0, block.budget)
     for step, rate in enumerate(rates):
         yield Clock(step, block.budget, (block.first_step + step + 1) / plan.steps, rate)
 

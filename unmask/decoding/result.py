@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from unmask.decoding.canvas import Canvas
-from unmask.decoding.checks import check_written
+from unmask.decoding.checks import check_written, is_model
 from unmask.decoding.draw import NoiseSource
 from unmask.decoding.loop import denoise
 from unmask.decoding.options import DEFAULTS, Options
@@ -53,6 +53,7 @@ def decode(
     noise: NoiseSource | None = None,
 ) -> Result:
     """Run the loop to its end."""
+    is_model(model)
     steps = denoise(model, canvas, sampler, plan, options, cache=cache, noise=noise)
     result = collect(steps, canvas, model.info.eos_ids if options.stop_at_eos else ())
     check_written(result.generated, model.info)

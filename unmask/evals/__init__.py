@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from unmask.errors import did_you_mean
+from unmask.errors import one_of
 from unmask.evals.run import evaluate
 from unmask.evals.summary import Summary
 from unmask.evals.task import Sample, Task, Verdict
@@ -29,12 +29,9 @@ TASKS: dict[str, str] = {
 
 def get_task(name: str, protocol: str | None = None) -> Task:
     """The task of this name under a protocol; None: its default one."""
-    if name not in TASKS:
-        hint = did_you_mean(name, TASKS)
-        raise ValueError(f"unknown task {name!r}; {hint}available: {', '.join(TASKS)}")
+    one_of("task", name, TASKS)
     tasks: dict[str, Task] = import_module(f"unmask.evals.tasks.{TASKS[name]}").tasks(name)
     if protocol is None:
         return next(iter(tasks.values()))
-    if protocol not in tasks:
-        raise ValueError(f"{name} has no protocol {protocol!r}; available: {', '.join(tasks)}")
+    one_of("protocol", protocol, tasks)
     return tasks[protocol]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from unmask.errors import whole
+from unmask.errors import FieldError, whole
 from unmask.evals.task import Sample
 from unmask.text.prompts import TextModel, encode_prompts
 
@@ -34,6 +34,8 @@ def encode(model: TextModel, samples: Sequence[Sample], new_tokens: int) -> list
 def _ids(model: TextModel, sample: Sample, new_tokens: int) -> tuple[int, ...]:
     try:
         [ids] = encode_prompts(model, [sample.prompt], new_tokens)
+    except FieldError as error:
+        raise error.inside(f"sample {sample.id}") from error
     except ValueError as error:
         raise ValueError(f"sample {sample.id}: {error}") from error
     return tuple(ids)

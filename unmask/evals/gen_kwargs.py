@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any
 
-from unmask.errors import did_you_mean
+from unmask.errors import FieldError, known_field
 from unmask.text.config import GenerationConfig
 
 LENGTHS = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")  # the first one counts
@@ -18,9 +18,8 @@ FIELDS = tuple(field.name for field in fields(GenerationConfig) if field.name no
 def default_config(settings: Mapping[str, Any]) -> GenerationConfig:
     """The settings of the model's arguments, where "none" stands for None."""
     known = (*FIELDS, "max_new_tokens")
-    for name in settings:
-        if name not in known:
-            raise ValueError(f"unknown model argument {name!r}; {_suggest(name, known)}")
+    for name, value in settings.items():
+        known_field(name, value, known, "the model arguments")
     return GenerationConfig(**{name: value_of(value) for name, value in settings.items()})
 
 
@@ -47,14 +46,10 @@ def _check(name: str, value: Any) -> None:
     if name in ("until", "do_sample", *LENGTHS, *FIELDS):
         return
     if name not in NEUTRAL:
-        raise ValueError(
-            f"unknown generation argument {name!r}; {_suggest(name, ('until', *LENGTHS, *FIELDS))}"
-        )
+        known_field(name, value, ("until", *LENGTHS, *FIELDS), "the generation arguments")
     if value != NEUTRAL[name]:
-        raise ValueError(
-            f"{name}={value!r} has no meaning for a masked diffusion model; "
-            f"pass --gen_kwargs {name}={NEUTRAL[name]}"
-        )
+        remedy = f"pass --gen_kwargs {name}={NEUTRAL[name]}"
+        raise FieldError(name, value, "has no meaning for a masked diffusion model", remedy)
 
 
 def _stop(until: str | list[str] | None) -> tuple[str, ...]:
@@ -76,8 +71,3 @@ def _fit_block(config: GenerationConfig) -> GenerationConfig:
     if not isinstance(config.block_length, int) or config.max_new_tokens is None:
         return config
     return replace(config, block_length=min(config.block_length, config.max_new_tokens))
-
-
-def _suggest(wrong: str, known: tuple[str, ...]) -> str:
-    hint = did_you_mean(wrong, known)
-    return f"{hint}available: {', '.join(sorted(known))}"

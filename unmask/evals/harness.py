@@ -18,7 +18,7 @@ from lm_eval.utils import get_rolling_token_windows, make_disjoint_window, simpl
 from torch import nn
 from tqdm import tqdm
 
-from unmask.errors import whole
+from unmask.errors import FieldError, whole
 from unmask.evals.gen_kwargs import default_config, request_config, value_of
 from unmask.evals.likelihood import DRAWS, Pair, greedily_decoded, log_likelihoods
 from unmask.models import load
@@ -95,7 +95,8 @@ class UnmaskLM(TemplateLM):  # type: ignore[misc]
         if given.get("device") == DEFAULT_DEVICE and not torch.cuda.is_available():
             given["device"] = "auto"  # nobody need have asked for it; who means it writes it into model_args
         if "pretrained" not in arg_dict:
-            raise ValueError("model_args must name a checkpoint: pretrained=FOLDER or pretrained=OWNER/NAME")
+            remedy = "add pretrained=FOLDER or pretrained=OWNER/NAME"
+            raise FieldError("model_args", arg_dict, "must name a checkpoint", remedy)
         return cls(**{**given, **arg_dict})
 
     @property
@@ -266,10 +267,8 @@ class UnmaskLM(TemplateLM):  # type: ignore[misc]
         """A context's last tokens, as many as fit beside `others`."""
         room = self.max_length - others
         if room < 1:
-            raise ValueError(
-                f"max_gen_toks must be below {self.max_length}, the tokens of prompt and answer together; "
-                f"got {others}"
-            )
+            problem = f"must be below {self.max_length}, the tokens of prompt and answer together"
+            raise FieldError("max_gen_toks", others, problem)
         if len(ids) > room:
             logger.warning("a context of %d tokens is cut to its last %d", len(ids), room)
         return ids[-room:]
@@ -294,7 +293,8 @@ def _sampler(sampler: str | Sampler, changes: Mapping[str, Any]) -> Sampler:
     if isinstance(sampler, str):
         return make_sampler(sampler, **named)
     if named:
-        raise ValueError(f"{next(iter(changes))} needs a sampler by name; got {sampler!r}")
+        name, value = next(iter(changes.items()))
+        raise FieldError(name, value, "needs a sampler by name", "give the sampler as a string")
     return sampler
 
 
@@ -302,9 +302,8 @@ def _batch_size(given: int | str) -> int:
     if isinstance(given, str) and given.isdecimal():
         given = int(given)
     if not isinstance(given, int) or given < 1:
-        raise ValueError(
-            f"batch_size must be a whole number >= 1, got {given!r}; the results do not depend on it"
-        )
+        remedy = "the results do not depend on it"
+        raise FieldError("batch_size", given, "must be a whole number >= 1", remedy)
     return given
 
 
@@ -313,7 +312,7 @@ def _max_length(asked: int | None, own: int) -> int:
         return own
     whole("max_length", asked, 2)
     if asked > own:
-        raise ValueError(f"max_length must be at most {own}, what the model reads; got {asked}")
+        raise FieldError("max_length", asked, f"must be at most {own}, because the model reads no more")
     return asked
 
 

@@ -21,7 +21,7 @@ from unmask.decoding.guidance import Guided
 from unmask.decoding.loop import denoise
 from unmask.decoding.options import Options
 from unmask.decoding.plan import plan
-from unmask.errors import whole
+from unmask.errors import FieldError, whole
 from unmask.samplers.base import Base
 from unmask.text.prompts import TextModel, check_ids, device_of
 from unmask.types import MaskedLM
@@ -39,17 +39,14 @@ class Pair:
 
     def check(self, model: MaskedLM) -> None:
         """Refuse what the model cannot read."""
-        check_ids(self.context, model.info, "the context")
-        check_ids(self.answer, model.info, "the answer")
         for name in ("context", "answer"):
+            check_ids(name, getattr(self, name), model.info)
             if not getattr(self, name):
-                raise ValueError(f"the {name} has no tokens; give at least one")
+                raise FieldError(name, getattr(self, name), "must have at least one token")
         total = len(self.context) + len(self.answer)
         if total > model.info.max_length:
-            raise ValueError(
-                f"context and answer have {total} tokens together, but the model reads at most "
-                f"{model.info.max_length}; shorten the context"
-            )
+            problem = f"must have at most {model.info.max_length} tokens together with the answer"
+            raise FieldError("context", total, problem, "shorten it, because the model reads no more")
 
     def seed(self, run: int, *, paired: bool) -> int:
         """A seed of the pair's own, so that its draws do not depend on the pairs around it."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import TypeAlias
 
-from unmask.errors import whole
+from unmask.errors import FieldError, whole
 from unmask.evals.batches import Batch, encode, make_batches
 from unmask.evals.decode import Decoded, decode_batch
 from unmask.evals.folder import SUMMARY, RunFolder, write_json
@@ -89,10 +89,10 @@ def evaluate(
 def _check_objects(model: object, task: object) -> None:
     """Refuse names where the things themselves are wanted."""
     if isinstance(model, (str, Path)):
-        raise ValueError(f"model must be a loaded model, got a name; write unmask.load({str(model)!r})")
+        raise FieldError("model", model, "must be a loaded model", f"write unmask.load({str(model)!r})")
     if not isinstance(task, Task):
         name = task if isinstance(task, str) else "gsm8k"
-        raise ValueError(f"task must be a Task, got {task!r}; write unmask.evals.get_task({name!r})")
+        raise FieldError("task", task, "must be a Task", f"write unmask.evals.get_task({name!r})")
 
 
 def evaluate_samples(
@@ -143,7 +143,7 @@ def make_job(
     """The batches of a run and its manifest."""
     check_settings(sampler, config)
     if not isinstance(config.seed, int):
-        raise ValueError(f"seed must be one number for an evaluation, got {config.seed!r}")
+        raise FieldError("seed", config.seed, "must be one number for an evaluation")
     questions = encode(model, samples, config.new_tokens(model.info))
     return Job(
         task=task,

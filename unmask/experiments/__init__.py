@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from unmask.errors import did_you_mean
+from unmask.errors import one_of
 from unmask.experiments.experiment import Experiment
 
 __all__ = ["EXPERIMENTS", "Experiment", "get_experiment"]
@@ -32,7 +32,6 @@ EXPERIMENTS: dict[str, str] = {
 def get_experiment(name: str) -> Experiment:
     """Return the experiment of this name."""
     if name not in EXPERIMENTS:
-        hint = did_you_mean(name, EXPERIMENTS)
-        raise ValueError(f"unknown experiment {name!r}; {hint}available: all, {', '.join(EXPERIMENTS)}")
+        one_of("experiment", name, ("all", *EXPERIMENTS))
     experiment: Experiment = import_module(f"unmask.experiments.{EXPERIMENTS[name]}").EXPERIMENT
     return experiment

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from torch import Tensor, nn
 
-from unmask.errors import whole
+from unmask.errors import FieldError, whole
 from unmask.fast import kernels
 from unmask.fast.executor import GraphExecutor
 from unmask.fast.graphs import GraphRunner
@@ -33,7 +33,7 @@ def compile(
     CUDA graphs; the one used longest ago goes first.
     """
     if not isinstance(model, Trunk):
-        raise ValueError(f"compile needs a model from unmask.load, got {type(model).__name__}")
+        raise FieldError("model", type(model).__name__, "must be a model from unmask.load")
     whole("bucket", bucket, 1)
     whole("graphs", graphs, 1)
     if join:

@@ -7,7 +7,7 @@ compiled into a few kernels.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from typing import Any, ParamSpec, TypeVar
 
@@ -34,8 +34,8 @@ Out = TypeVar("Out")
 class GraphExecutor(Executor):
     """An executor for a model whose layers run as CUDA graphs."""
 
-    runner: GraphRunner = field(kw_only=True)
-    compiled: bool = field(kw_only=True)  # compile decisions, too
+    runner: GraphRunner | None = None  # starts forwards early; None: only decisions are compiled
+    compiled: bool = True  # compile decisions
     sizes: int = 2  # every size of a batch is a shape to compile and capture
     all_fresh: bool = False  # every row ran and changed in the last step, so all will probably run again
 
@@ -55,7 +55,7 @@ class GraphExecutor(Executor):
 
     def submit(self, rows: Rows, window: slice) -> Pending | None:
         """Start the first layers of the next forward, if this model's layers are the captured ones."""
-        if self.runner.model is not self.model or self.head is None:
+        if self.runner is None or self.runner.model is not self.model or self.head is None:
             return None
         canvas = rows.canvas
         return self.runner.submit(canvas.tokens, canvas.attend, window, self.cache)

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from unmask.errors import FieldError
 from unmask.models.checkpoint.config import model_info, positive, require, size
 from unmask.models.trunk import Shape, Trunk
 
@@ -36,7 +37,7 @@ class Dream(Trunk):
     def __init__(self, config: Mapping[str, object]) -> None:
         require(config, SUPPORTED)
         if config.get("rope_scaling") is not None:
-            raise ValueError(f"config.json: rope_scaling must be null, got {config['rope_scaling']!r}")
+            raise FieldError("rope_scaling", config["rope_scaling"], "must be null", where="config.json")
         shape = _shape(config)
         info = model_info(
             config,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
+from unmask.errors import FieldError
 from unmask.models.checkpoint.load import pick_device
 from unmask.types import Cache, ModelInfo
 
@@ -50,7 +51,8 @@ class HuggingFaceTokenizer:
     def chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
         """Encode a conversation, with the generation prompt at its end."""
         if not self.tokenizer.chat_template:
-            raise ValueError(f"the tokenizer of {self.origin} has no chat template; pass a plain prompt")
+            problem = f"cannot be rendered, because the tokenizer of {self.origin} has no chat template"
+            raise FieldError("messages", messages, problem, "pass a plain prompt")
         try:
             from unmask.models.text.chat import ChatTemplate, checked_messages
         except ImportError:

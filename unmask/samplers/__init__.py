@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any
 
-from unmask.errors import did_you_mean
+from unmask.errors import known_field, one_of
 from unmask.samplers.base import Base
 from unmask.samplers.entropy_bound import EntropyBound
 from unmask.samplers.factor import Factor
@@ -40,25 +40,18 @@ SAMPLERS: dict[str, Sampler] = {
 
 def make_sampler(name: str, **changes: Any) -> Sampler:
     """The sampler called `name`, with the given fields changed."""
-    if name not in SAMPLERS:
-        raise ValueError(f"unknown sampler {name!r}; {_suggest(name, list(SAMPLERS))}")
+    one_of("sampler", name, sorted(SAMPLERS))
     preset: Any = SAMPLERS[name]
     check_fields(name, preset, changes)
     made: Sampler = replace(preset, **changes)
     return made
 
 
-def check_fields(name: str, preset: Any, changes: Iterable[str]) -> None:
+def check_fields(name: str, preset: Any, changes: Mapping[str, Any]) -> None:
     """Refuse fields that the sampler called `name` does not have."""
-    known = [field.name for field in fields(preset)]
-    for change in changes:
-        if change not in known:
-            raise ValueError(f"unknown field {change!r} of sampler {name!r}; {_suggest(change, known)}")
-
-
-def _suggest(wrong: str, known: list[str]) -> str:
-    hint = did_you_mean(wrong, known)
-    return f"{hint}available: {', '.join(sorted(known))}"
+    own = [field.name for field in fields(preset)]
+    for field, value in changes.items():
+        known_field(field, value, own, f"the sampler {name!r}")
 
 
 __all__ = [

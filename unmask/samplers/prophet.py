@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from unmask.errors import at_least, whole
+from unmask.errors import FieldError, at_least, whole
 from unmask.samplers import signals
 from unmask.samplers.base import Base
 from unmask.types import Decision, Needs, Observation
@@ -34,7 +34,7 @@ class Prophet:
         for name in ("early", "mid", "late"):
             at_least(name, getattr(self, name), 0)
         if not isinstance(self.base, Base):
-            raise ValueError(f"base must be a Base sampler, got {self.base!r}")
+            raise FieldError("base", self.base, "must be a Base sampler")
         if self.answer_start is not None:
             whole("answer_start", self.answer_start, 0)
         whole("answer_length", self.answer_length, 1)
@@ -57,10 +57,9 @@ class Prophet:
         assert self.answer_start is not None
         gaps, end = signals.logit_margin(obs.now), self.answer_start + self.answer_length
         if end > gaps.shape[-1]:
-            raise ValueError(
-                f"answer_start {self.answer_start} and answer_length {self.answer_length} reach beyond the "
-                f"generation of {gaps.shape[-1]} tokens"
-            )
+            length = gaps.shape[-1]
+            problem = f"must leave room for answer_length {self.answer_length} in a generation of {length}"
+            raise FieldError("answer_start", self.answer_start, problem, "lower it, or generate more tokens")
         return gaps[:, self.answer_start : end].mean(-1), torch.ones_like(obs.seen, dtype=torch.bool)
 
     def masked_gap(self, obs: Observation) -> tuple[Tensor, Tensor]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any
 
+from unmask.errors import FieldError
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
@@ -24,7 +26,7 @@ class Limits:
             known = isinstance(value, kinds) and not isinstance(value, bool)
             if not known or not lowest <= value <= HIGHEST:
                 what = "a number" if float in kinds else "a whole number"
-                raise ValueError(f"{field.name} must be {what} from {lowest} to {HIGHEST}, got {value!r}")
+                raise FieldError(field.name, value, f"must be {what} from {lowest} to {HIGHEST}")
 
 
 HIGHEST = 1 << 60

@@ -19,6 +19,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import IO
 
+from unmask.errors import whole
 from unmask.sandbox.jobs import Job, Limits, Outcome
 
 INSIDE = Path(__file__).with_name("inside")
@@ -39,8 +40,7 @@ class Reply:
 
 def run_jobs(jobs: Sequence[Job], limits: Limits = DEFAULT, *, workers: int = 1) -> list[Outcome]:
     """Run jobs, `workers` at a time; return their outcomes in order."""
-    if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
-        raise ValueError(f"workers must be a whole number >= 1, got {workers!r}")
+    whole("workers", workers, 1)
     if not jobs:
         return []
     waiting = iter(list(enumerate(jobs)))  # threads may share a list's iterator

@@ -20,7 +20,7 @@ from unmask import __version__
 from unmask.samplers import SAMPLERS
 from unmask.serving.access import HUNG_UP, Access
 from unmask.serving.api_error import ApiError, as_api_error
-from unmask.serving.choices import Choice, choose, refusal
+from unmask.serving.choices import Choice, choose, explain
 from unmask.serving.engine import Engine
 from unmask.serving.errors import RequestFailed
 from unmask.serving.events import EventStream, events, wait_for_answer
@@ -151,7 +151,7 @@ class Service:
         try:
             return choose(asked, self._settings)
         except ValueError as error:
-            raise refusal(error, asked) from None
+            raise explain(error, asked) from None
 
     def _submit_text(self, prompt: str | list[int], choice: Choice, **how: Any) -> Job:
         """A prompt with a gap in it is filled in; one with escaped gaps only is a plain one."""
@@ -179,12 +179,12 @@ class Service:
             facts["prompt"] = prompt
         if asked.stream:
             return await self._stream(request, asked, choice, submit, chat=chat)
-        job = await self._submit(asked, partial(submit, deadline=asked.deadline))
+        job = await self._submit(asked, choice, partial(submit, deadline=asked.deadline))
         facts["job"] = job.id
         try:
             answer = await wait_for_answer(job, request.receive)
         except Exception as error:
-            raise as_api_error(error) from error
+            raise explain(error, asked, choice.sampler) from error
         if answer is None:
             return Response(status_code=HUNG_UP)
         reply = Reply(job, self._settings.model_name, choice.sampler_name, chat)
@@ -204,7 +204,8 @@ class Service:
         self._streams += 1
         try:
             candidates = asked.draft_candidates or 0
-            job = await self._submit(asked, partial(submit, deadline=asked.deadline, candidates=candidates))
+            how = {"deadline": asked.deadline, "candidates": candidates}
+            job = await self._submit(asked, choice, partial(submit, **how))
         except BaseException:
             self._streams -= 1
             raise
@@ -215,6 +216,7 @@ class Service:
             self._drafts(job) if asked.drafts else None,
             usage=asked.stream_options is not None and asked.stream_options.include_usage,
             heartbeat=self._settings.heartbeat,
+            explain=partial(explain, asked=asked, sampler=choice.sampler),
         )
         return EventStream(job, body, partial(self._release, request.state.facts, job))
 
@@ -232,14 +234,12 @@ class Service:
         model = self._engine.model
         return Drafts(job.request, tokenizer_of(model), model.info.eos_ids)
 
-    async def _submit(self, asked: Common, submit: Submit) -> Job:
+    async def _submit(self, asked: Common, choice: Choice, submit: Submit) -> Job:
         """Hand a request to the engine; a thread encodes it, or a long prompt would hold up everybody."""
         try:
             return await asyncio.to_thread(submit)
-        except ValueError as error:
-            raise refusal(error, asked) from error
         except Exception as error:
-            raise as_api_error(error) from error
+            raise explain(error, asked, choice.sampler) from error
 
     def _note(self, facts: dict[str, Any], job: Job, answer: Answer) -> None:
         """What the log line says of an answer."""

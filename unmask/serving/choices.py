@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, NamedTuple, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
+from unmask.errors import FieldError, known_field
 from unmask.samplers import make_sampler
-from unmask.serving.api_error import ApiError
-from unmask.serving.protocol import ChatRequest, Common
+from unmask.serving.api_error import ApiError, as_api_error
+from unmask.serving.errors import RequestFailed
+from unmask.serving.protocol import Common
 from unmask.serving.settings import Settings
 from unmask.text.config import GenerationConfig
 from unmask.types import Sampler
-
-WORD = re.compile(r"[a-z]\w*")
 
 
 class Choice(NamedTuple):
@@ -40,19 +39,24 @@ def choose(asked: Common, settings: Settings) -> Choice:
     return Choice(_sampler(asked, settings), name, _config(asked, settings.config))
 
 
-def refusal(error: ValueError, asked: Common) -> ApiError:
-    """What the library says of a setting, in the names of the request, and which field it speaks of."""
-    sentence = WORD.sub(lambda word: asked.names.get(word[0], word[0]), str(error))
-    return ApiError(400, sentence, param=_named(sentence, asked))
+def explain(error: Exception, asked: Common, sampler: Sampler | None = None) -> ApiError:
+    """Return an error as the answer to a request; a bad field is called by its name in the request."""
+    cause = error.__cause__ if isinstance(error, RequestFailed) else error
+    if isinstance(cause, FieldError):
+        name = _request_name(cause.root, asked, sampler)
+        if name is not None:
+            named = cause.renamed(name)
+            return ApiError(400, str(named), param=named.root)
+    return as_api_error(error)
 
 
-def _named(sentence: str, asked: Common) -> str | None:
-    """The first field of the request in a sentence; the prompt of a chat is its messages."""
-    for word in WORD.findall(sentence):
-        name = "messages" if word == "prompt" and isinstance(asked, ChatRequest) else word
-        if name in asked.model_fields_set and name != "model":  # of which sentences speak as of a thing
-            return name
-    return None
+def _request_name(field: str, asked: Common, sampler: Sampler | None) -> str | None:
+    """Return what the request calls a field of the library; None for a field that it cannot set."""
+    name = asked.names.get(field, field)
+    if name in type(asked).model_fields:
+        return name
+    own = {item.name for item in fields(sampler)} if is_dataclass(sampler) else set[str]()
+    return f"sampler_fields.{field}" if field in own else None
 
 
 def _sampler(asked: Common, settings: Settings) -> Sampler:
@@ -60,40 +64,34 @@ def _sampler(asked: Common, settings: Settings) -> Sampler:
     if asked.sampler is None and not changes:
         return settings.sampler
     base = settings.sampler if asked.sampler is None else make_sampler(asked.sampler)
-    values = read_fields(base, changes)
     try:
-        made: Sampler = replace(base, **values)  # type: ignore[type-var]
-    except ValueError as error:
-        raise ApiError(400, str(error), param="sampler_fields") from None
+        made: Sampler = replace(base, **read_fields(base, changes))  # type: ignore[type-var]
+    except FieldError as error:
+        raise error.renamed(f"sampler_fields.{error.root}") from None
     return made
 
 
 def read_fields(sampler: Any, changes: dict[str, Any]) -> dict[str, Any]:
     """Values that came as JSON, by the types of the sampler's fields."""
     hints = get_type_hints(type(sampler))
-    known = [item.name for item in fields(sampler)]
+    own = [item.name for item in fields(sampler)]
     values = {}
     for name, value in changes.items():
-        if name not in known:
-            raise ApiError(
-                400,
-                f"unknown field {name!r} of sampler {type(sampler).__name__}; known: {', '.join(known)}",
-                param="sampler_fields",
-            )
+        known_field(name, value, own, f"the sampler {type(sampler).__name__}")
         values[name] = _read_field(name, hints[name], value)
     return values
 
 
 def _read_field(name: str, kind: Any, value: Any) -> Any:
-    if is_dataclass(kind) and isinstance(value, str):  # a sampler inside a sampler, by name
-        return make_sampler(value)
     try:
+        if is_dataclass(kind) and isinstance(value, str):  # a sampler inside a sampler, by name
+            return make_sampler(value)
         return TypeAdapter(kind).validate_json(json.dumps(value), strict=True)
     except ValidationError as error:
         message = error.errors(include_url=False)[0]["msg"]
-        raise ApiError(
-            400, f"sampler_fields.{name}: {message}, got {value!r}", param="sampler_fields"
-        ) from None
+        raise FieldError(name, value, f"cannot be read: {message}") from None
+    except FieldError as error:
+        raise error.renamed(name) from None
 
 
 def _config(asked: Common, default: GenerationConfig) -> GenerationConfig:

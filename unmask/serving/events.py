@@ -11,7 +11,7 @@ from typing import Any
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
-from unmask.serving.api_error import as_api_error
+from unmask.serving.api_error import ApiError
 from unmask.serving.job import Answer, Job
 from unmask.serving.reading import Drafts, reader
 from unmask.serving.replies import Reply
@@ -42,7 +42,13 @@ class Wakeup:
 
 
 async def events(
-    job: Job, reply: Reply, drafts: Drafts | None, *, usage: bool, heartbeat: float
+    job: Job,
+    reply: Reply,
+    drafts: Drafts | None,
+    *,
+    usage: bool,
+    heartbeat: float,
+    explain: Callable[[Exception], ApiError],
 ) -> AsyncIterator[bytes]:
     """The events of one answer: its final text as it grows, drafts between, and what it took."""
     wakeup, text, over, sent = Wakeup(), reader(job.request), False, perf_counter()
@@ -66,7 +72,7 @@ async def events(
     try:
         answer = job.result()
     except Exception as error:
-        yield data(as_api_error(error).body())
+        yield data(explain(error).body())
         return
     if more := answer.text[text.sent :]:
         yield data(reply.delta(more))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from unmask.errors import whole
+from unmask.errors import FieldError, positive, whole
 from unmask.text.config import GenerationConfig
 from unmask.text.gaps import Gap
 
@@ -28,34 +28,34 @@ class Limits:
         for name in ("max_rows", "max_batch_tokens", "max_prompt_tokens", "max_new_tokens", "max_steps"):
             whole(name, getattr(self, name), 1)
         whole("max_queue", self.max_queue, 0)
-        if self.deadline is not None and not self.deadline > 0:
-            raise ValueError(f"deadline must be more than 0 seconds or None, got {self.deadline!r}")
+        if self.deadline is not None:
+            positive("deadline", self.deadline)
 
     def check_config(self, config: GenerationConfig) -> None:
         """Raise if the settings exceed the limits."""
         if config.max_new_tokens is not None:
-            self._at_most("max_new_tokens", config.max_new_tokens, self.max_new_tokens)
+            _at_most("max_new_tokens", config.max_new_tokens, self.max_new_tokens)
         if config.steps is not None:
-            self._at_most("steps", config.steps, self.max_steps)
+            _at_most("steps", config.steps, self.max_steps)
         if config.cache is not None:
-            raise ValueError(
-                f"cache does not go with batches whose rows come and go, got {config.cache!r}; leave it out"
-            )
-        self._at_most("stop strings", len(config.stop), MAX_STOPS)
+            problem = "does not go with batches whose rows come and go"
+            raise FieldError("cache", config.cache, problem, "leave it out")
+        _at_most("stop", len(config.stop), MAX_STOPS, "strings")
         for stop in config.stop:
-            self._at_most("a stop string's length", len(stop), MAX_STOP_LENGTH)
-        if config.guidance:
-            self._at_most("the rows of a guided request", 2, self.max_rows)
+            _at_most("stop", len(stop), MAX_STOP_LENGTH, "is too long: a stop string's length")
+        if config.guidance and self.max_rows < 2:
+            problem = "takes two rows of a batch, and this server decodes one at a time"
+            raise FieldError("guidance", config.guidance, problem, "leave it out")
 
     def check_gaps(self, parts: list[str | Gap]) -> None:
         """Raise if the gaps are too long, before laying them out."""
         wanted = sum(part.bounds[1] for part in parts if isinstance(part, Gap))
-        self._at_most("the tokens of all gaps", wanted, self.max_new_tokens)
+        _at_most("text", wanted, self.max_new_tokens, "has too long gaps: the tokens of all gaps")
 
     def check_size(self, prompt_tokens: int, length: int, lanes: int) -> None:
         """Refuse what could never be decoded."""
-        self._at_most("the prompt's tokens", prompt_tokens, self.max_prompt_tokens)
-        self._at_most("all tokens of a request", length * lanes, self.max_batch_tokens)
+        _at_most("prompts", prompt_tokens, self.max_prompt_tokens, "is too long: the prompt's tokens")
+        _at_most("prompts", length * lanes, self.max_batch_tokens, "is too long: all tokens of a request")
 
     def fits(self, lanes: int, longest: int) -> bool:
         """Whether this many rows of this length can be decoded together."""
@@ -63,11 +63,13 @@ class Limits:
 
     def time_left(self, asked: float | None) -> float | None:
         """The seconds that a request has."""
-        if asked is not None and not asked > 0:
-            raise ValueError(f"deadline must be more than 0 seconds, got {asked!r}")
+        if asked is not None:
+            positive("deadline", asked)
         given = [seconds for seconds in (asked, self.deadline) if seconds is not None]
         return min(given, default=None)
 
-    def _at_most(self, name: str, value: int, high: int) -> None:
-        if value > high:
-            raise ValueError(f"{name} must be at most {high} on this server, got {value}")
+
+def _at_most(name: str, value: int, high: int, what: str = "") -> None:
+    """Raise if the field, or `what` it counts, is more than this server allows."""
+    if value > high:
+        raise FieldError(name, value, f"{what} must be at most {high} on this server".lstrip())

@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
-from unmask.errors import did_you_mean
+from unmask.errors import FieldError, known_field, shown
 from unmask.samplers import SAMPLERS
 from unmask.serving.api_error import ApiError
 from unmask.text.config import EndTokens
@@ -103,8 +103,12 @@ class Common(BaseModel):
 
     @property
     def names(self) -> dict[str, str]:
-        """What this request calls the settings that it has other names for."""
-        return {"max_new_tokens": "max_tokens", "min_new_tokens": "min_tokens"}
+        """The request's names of library fields, where they differ."""
+        return {
+            "max_new_tokens": "max_tokens",
+            "min_new_tokens": "min_tokens",
+            "candidates": "draft_candidates",
+        }
 
 
 class Part(BaseModel):
@@ -144,13 +148,17 @@ class ChatRequest(Common):
     @property
     def names(self) -> dict[str, str]:
         given = "max_tokens" if self.max_completion_tokens is None else "max_completion_tokens"
-        return {**super().names, "max_new_tokens": given}
+        return {**super().names, "max_new_tokens": given, "prompts": "messages", "text": "messages"}
 
 
 class CompletionRequest(Common):
     """The body of /v1/completions. A prompt with [[gap 8]] in it is filled in."""
 
     prompt: str | list[str] | list[int] | list[list[int]] = Field(json_schema_extra=ONE_PROMPT)
+
+    @property
+    def names(self) -> dict[str, str]:
+        return {**super().names, "prompts": "prompt", "text": "prompt", "gap": "prompt"}
 
     def single(self) -> str | list[int]:
         """The prompt, of which there may be one."""
@@ -188,9 +196,11 @@ def parse(kind: type[Asked], body: Mapping[str, Any]) -> Asked:
     for name, neutral in NEUTRAL.items():
         if name in given:
             _check_neutral(name, given.pop(name), neutral)
-    unknown = sorted(set(given) - set(kind.model_fields))
-    if unknown:
-        raise ApiError(400, _unknown(unknown[0], kind), param=unknown[0])
+    try:
+        for name in sorted(given):
+            known_field(name, given[name], kind.model_fields, "a request")
+    except FieldError as error:
+        raise ApiError(400, str(error), param=error.field) from None
     try:
         # through JSON, where a strict model still takes a list for a tuple and 1 for 1.0
         asked = kind.model_validate_json(json.dumps(given))
@@ -218,12 +228,7 @@ def _check_together(asked: Common) -> None:
 
 def _check_neutral(name: str, value: Any, neutral: tuple[Any, ...]) -> None:
     if not any(value == allowed and type(value) is type(allowed) for allowed in neutral):
-        raise ApiError(400, f"{name} is not supported, got {_short(value)}; leave it out", param=name)
-
-
-def _unknown(name: str, kind: type[Common]) -> str:
-    hint = did_you_mean(name, kind.model_fields)
-    return f"unknown field {name!r}; {hint}known: {', '.join(sorted(kind.model_fields))}"
+        raise ApiError(400, f"{name} is not supported, got {shown(value)}; leave it out", param=name)
 
 
 def _as_sentence(error: ValidationError) -> ApiError:
@@ -231,13 +236,8 @@ def _as_sentence(error: ValidationError) -> ApiError:
     where = ".".join(str(part) for part in first["loc"])
     name = str(first["loc"][0]) if first["loc"] else None
     missing = first["type"] == "missing"
-    got = "" if missing else f", got {_short(first['input'])}"
+    got = "" if missing else f", got {shown(first['input'])}"
     return ApiError(400, f"{where}: {first['msg']}{got}", param=name)
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def _refuse_constant(name: str) -> float:

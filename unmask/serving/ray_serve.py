@@ -19,7 +19,7 @@ from fastapi import FastAPI
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.metrics_core import Metric
 
-from unmask.errors import whole
+from unmask.errors import FieldError, whole
 from unmask.ray_cluster import connected
 from unmask.serving.app import create_app
 from unmask.serving.engine import Engine, exact_costs_little
@@ -58,7 +58,7 @@ class Fleet:
         if self.max_replicas is not None:
             whole("max_replicas", self.max_replicas, self.replicas)
         if self.gpus is not None and not 0 <= self.gpus <= 1:
-            raise ValueError(f"gpus must be in [0, 1], because a replica uses one at most; got {self.gpus}")
+            raise FieldError("gpus", self.gpus, "must be in [0, 1], because a replica uses one at most")
 
     def share(self, there: dict[str, float]) -> dict[str, float]:
         """Return the resources of a replica; raise if the cluster has too few."""
@@ -66,10 +66,9 @@ class Fleet:
         share = {"num_cpus": float(self.threads), "num_gpus": gpus}
         for kind, each in (("CPU", share["num_cpus"]), ("GPU", gpus)):
             if self.replicas * each > there.get(kind, 0):
-                raise ValueError(
-                    f"replicas must fit on the cluster, which has {there.get(kind, 0):g} {kind}s; "
-                    f"{self.replicas} of {each:g} each do not"
-                )
+                total = f"{there.get(kind, 0):g} {kind}s"
+                problem = f"must fit on the cluster, where each takes {each:g} of {total}"
+                raise FieldError("replicas", self.replicas, problem)
         return share
 
     def scaling(self, rows: int) -> dict[str, Any]:

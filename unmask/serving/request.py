@@ -20,6 +20,7 @@ from unmask.decoding.options import Options
 from unmask.decoding.result import Counter, Result
 from unmask.decoding.rows import Rows
 from unmask.decoding.turns import Turn, turns
+from unmask.errors import FieldError
 from unmask.serving.limits import Limits
 from unmask.text.config import GenerationConfig
 from unmask.text.gaps import read_gaps
@@ -100,10 +101,8 @@ def _check_hashable(sampler: Sampler) -> None:
     try:
         hash(sampler)
     except TypeError:
-        raise ValueError(
-            f"sampler must be hashable to be served, got {type(sampler).__name__}; make it a frozen "
-            "dataclass whose fields are numbers, strings and tuples"
-        ) from None
+        remedy = "make it a frozen dataclass whose fields are numbers, strings and tuples"
+        raise FieldError("sampler", type(sampler).__name__, "must be hashable to be served", remedy) from None
 
 
 class GroupKey(NamedTuple):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from unmask.errors import whole
+from unmask.errors import FieldError, positive, whole
 from unmask.serving.limits import Limits
 from unmask.text.config import GenerationConfig
 from unmask.text.generate import DEFAULT_SAMPLER
@@ -31,10 +31,10 @@ class Settings:
         whole("max_body", self.max_body, 1)
         whole("max_streams", self.max_streams, 1)
         if self.api_key is not None and not self.api_key:
-            raise ValueError("api_key must not be empty; leave it out to let everybody in")
+            remedy = "leave it out to let everybody in"
+            raise FieldError("api_key", self.api_key, "must not be empty", remedy)
         for name in ("body_seconds", "heartbeat"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} must be more than 0 seconds, got {getattr(self, name)!r}")
+            positive(name, getattr(self, name))
 
     def within(self, info: ModelInfo, limits: Limits) -> Settings:
         """Return the settings for a model, its default number of new tokens capped by the limits."""

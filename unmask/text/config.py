@@ -9,7 +9,7 @@ from typing import Literal, get_args
 from unmask.decoding.cache import BlockCache, Recompute
 from unmask.decoding.draw import Selection
 from unmask.decoding.options import Options
-from unmask.errors import finite, one_of, whole
+from unmask.errors import FieldError, finite, flag, one_of, whole
 from unmask.samplers.base import Base
 from unmask.types import ModelInfo, Sampler
 
@@ -51,8 +51,7 @@ class GenerationConfig:
         if self.cache is not None:
             one_of("cache", self.cache, get_args(CacheName))
         for name in ("stop_at_eos", "reuse"):
-            if not isinstance(getattr(self, name), bool):
-                raise ValueError(f"{name} must be True or False, got {getattr(self, name)!r}")
+            flag(name, getattr(self, name))
 
     def _check_lengths(self) -> None:
         whole("min_new_tokens", self.min_new_tokens, 0)
@@ -68,13 +67,13 @@ class GenerationConfig:
         if self.refresh_every is not None:
             whole("refresh_every", self.refresh_every, 1)
             if self.cache is None:
-                raise ValueError("refresh_every needs a cache; set cache='prefix' or cache='dual'")
+                remedy = "set cache='prefix' or cache='dual'"
+                raise FieldError("refresh_every", self.refresh_every, "needs a cache", remedy)
 
     def _check_room(self, new_tokens: int) -> None:
         if self.min_new_tokens > new_tokens:
-            raise ValueError(
-                f"min_new_tokens must be at most max_new_tokens, {new_tokens}; got {self.min_new_tokens}"
-            )
+            problem = f"must be at most the number of new tokens, {new_tokens}"
+            raise FieldError("min_new_tokens", self.min_new_tokens, problem)
 
     def _check_seed(self) -> None:
         if isinstance(self.seed, (list, tuple)):  # a list of the caller may change later
@@ -82,16 +81,16 @@ class GenerationConfig:
         for seed in self.seed if isinstance(self.seed, tuple) else (self.seed,):
             whole("seed", seed, 0)
             if seed >= 2**63:
-                raise ValueError(f"seed must be below 2**63, got {seed}")
+                raise FieldError("seed", seed, "must be below 2**63")
 
     def _check_stop(self) -> None:
         if isinstance(self.stop, str):
-            raise ValueError(f"stop must be a tuple of strings, got one string; write stop=({self.stop!r},)")
+            raise FieldError("stop", self.stop, "must be a tuple of strings", f"write stop=({self.stop!r},)")
         if not isinstance(self.stop, (tuple, list)):
-            raise ValueError(f"stop must be a tuple of strings, got {self.stop!r}")
+            raise FieldError("stop", self.stop, "must be a tuple of strings")
         for text in self.stop:
             if not isinstance(text, str) or not text:
-                raise ValueError(f"stop must hold strings of at least one character, got {text!r}")
+                raise FieldError("stop", text, "must hold strings of at least one character")
         object.__setattr__(self, "stop", tuple(self.stop))
 
     @property
@@ -104,7 +103,7 @@ class GenerationConfig:
         if isinstance(self.seed, int):
             return (self.seed,) * rows
         if len(self.seed) != rows:
-            raise ValueError(f"seed must be one number or one per prompt: got {len(self.seed)} for {rows}")
+            raise FieldError("seed", self.seed, f"must be one number or one for each of {rows} prompts")
         return tuple(self.seed)
 
     def new_tokens(self, info: ModelInfo) -> int:
@@ -140,9 +139,11 @@ class GenerationConfig:
         if self.end_tokens != "demote":
             return sampler
         if not isinstance(sampler, Base) or sampler.order != "confidence":
-            raise ValueError(
-                f"end_tokens='demote' needs the sampler 'base' in the order 'confidence', got {sampler}; "
-                "use that one, or end_tokens='suppress'"
+            raise FieldError(
+                "end_tokens",
+                self.end_tokens,
+                f"needs the sampler 'base' in the order 'confidence', not {sampler}",
+                "use that one, or end_tokens='suppress'",
             )
         return replace(sampler, demoted_ids=info.eos_ids)
 
@@ -151,8 +152,10 @@ class GenerationConfig:
         if self.cache is None:
             return None
         if self.cache == "dual" and sampler.needs.span and blocks > 1:
-            raise ValueError(
-                f"{type(sampler).__name__} looks at the whole generation, but cache='dual' recomputes one "
-                "block; use cache='prefix' or cache=None"
+            raise FieldError(
+                "cache",
+                self.cache,
+                f"recomputes one block, but {type(sampler).__name__} looks at the whole generation",
+                "use cache='prefix' or cache=None",
             )
         return BlockCache(RECOMPUTE[self.cache], refresh_every=self.refresh_every)

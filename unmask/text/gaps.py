@@ -6,6 +6,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from unmask.errors import FieldError
+
 OPENING = re.compile(r"(\\*)\[\[gap")
 REST = re.compile(r" (\d+)(?:-(\d+))?\]\]")
 
@@ -20,14 +22,12 @@ class Gap:
 
     def __post_init__(self) -> None:
         if (self.length is None) == (self.max is None):
-            raise ValueError(f"a gap needs a length or a max, one of them; got {self}")
+            raise FieldError("gap", self, "must have either a length or a max")
         if self.length is not None and self.min:
-            raise ValueError(f"min goes with max, not with length; got {self}")
+            raise FieldError("gap", self, "must have no min beside its length", "give min and max")
         low, high = self.bounds
         if not all(isinstance(bound, int) for bound in (low, high)) or high < 1 or not 0 <= low <= high:
-            raise ValueError(
-                f"a gap needs at least 1 token and 0 <= min <= max, in whole numbers; got {self}"
-            )
+            raise FieldError("gap", self, "must have 1 token or more and 0 <= min <= max, in whole numbers")
 
     @property
     def bounds(self) -> tuple[int, int]:
@@ -41,13 +41,14 @@ class Gap:
 def read_gaps(text: str | Sequence[str | Gap]) -> list[str | Gap]:
     """The non-empty parts of a text that is written with gaps or already in parts; one is a gap at least."""
     if not isinstance(text, (str, list, tuple)):
-        raise ValueError(f"text must be a string or a list of strings and Gaps, got {type(text).__name__}")
+        raise FieldError("text", text, "must be a string or a list of strings and Gaps")
     parts = parse_gaps(text) if isinstance(text, str) else list(text)
     for part in parts:
         if not isinstance(part, (str, Gap)):
-            raise ValueError(f"a text is made of strings and Gaps, got {type(part).__name__}")
+            raise FieldError("text", part, "must hold strings and Gaps only")
     if not any(isinstance(part, Gap) for part in parts):
-        raise ValueError("the text has no gap; write one as [[gap 8]], or use generate to continue a text")
+        remedy = "write one as [[gap 8]], or use generate to continue a text"
+        raise FieldError("text", text, "must have a gap", remedy)
     return [part for part in parts if part != ""]
 
 
@@ -67,9 +68,11 @@ def parse_gaps(text: str) -> list[str | Gap]:
             continue
         rest = REST.match(text, at)
         if rest is None:
-            raise ValueError(
-                f"{text[opening.start() : at + 8]!r} begins no gap; "
-                r"write [[gap 8]] or [[gap 2-8]], or \[[gap for the characters themselves"
+            raise FieldError(
+                "text",
+                text[opening.start() : at + 8],
+                "must hold gaps of the form [[gap 8]] or [[gap 2-8]]",
+                r"write \[[gap for the characters themselves",
             )
         gap = Gap(int(rest[1])) if rest[2] is None else Gap(min=int(rest[1]), max=int(rest[2]))
         parts[-1] = f"{parts[-1]}{given}"

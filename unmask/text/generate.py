@@ -17,7 +17,7 @@ from unmask.decoding.options import Options
 from unmask.decoding.plan import Plan, plan
 from unmask.decoding.result import Finish, Result, collect
 from unmask.decoding.rows import Stop
-from unmask.errors import token_ids
+from unmask.errors import FieldError, token_ids, whole
 from unmask.samplers.less import LESS
 from unmask.text.config import GenerationConfig
 from unmask.text.end_of_text import Ending, StopWatch
@@ -109,8 +109,7 @@ def generate(
     encoded = encode_prompts(model, prompts, config.new_tokens(model.info))
     seeds = config.seeds(len(encoded))
     size = len(encoded) if batch_size is None else batch_size
-    if not isinstance(size, int) or size < 1:
-        raise ValueError(f"batch_size must be a whole number >= 1 or None, got {batch_size!r}")
+    whole("batch_size", size, 1)
     generations: list[Generation] = []
     for first in range(0, len(encoded), size):
         since, rows = perf_counter(), slice(first, first + size)
@@ -145,7 +144,7 @@ def check_settings(sampler: object, config: object) -> None:
     """Raise if an argument only looks like a sampler or a config."""
     is_sampler(sampler)
     if not isinstance(config, GenerationConfig):
-        raise ValueError(f"config must be a GenerationConfig, got {config!r}")
+        raise FieldError("config", config, "must be a GenerationConfig")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

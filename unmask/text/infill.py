@@ -14,7 +14,7 @@ from unmask.decoding.canvas import Canvas
 from unmask.decoding.checks import is_model
 from unmask.decoding.plan import Block, Plan
 from unmask.decoding.result import Result, collect
-from unmask.errors import token_ids
+from unmask.errors import FieldError, token_ids
 from unmask.text.config import GenerationConfig
 from unmask.text.gaps import Gap, read_gaps
 from unmask.text.generate import (
@@ -55,10 +55,9 @@ def infill(
     since = perf_counter()
     check_settings(sampler, config)
     if config.max_new_tokens is not None:
-        raise ValueError(
-            f"max_new_tokens does not go with infilling, got {config.max_new_tokens}; a gap has its own "
-            f"length: Gap({config.max_new_tokens}) or [[gap {config.max_new_tokens}]]"
-        )
+        length = config.max_new_tokens
+        remedy = f"a gap has its own length: Gap({length}) or [[gap {length}]]"
+        raise FieldError("max_new_tokens", length, "does not go with infilling", remedy)
     prepared = prepare_infill(model, text, sampler, config)
     return prepared.read(prepared.steps, since=since)
 
@@ -123,9 +122,11 @@ def plan_gaps(masks: Sequence[bool], steps: int | None, block_length: int | None
     blocks = [(cut, sum(masks[cut])) for cut in cuts if any(masks[cut])]
     total = len(columns) if steps is None else steps
     if total < len(blocks):
-        raise ValueError(
-            f"steps must be at least 1 per block with a gap: got steps={total} for {len(blocks)} blocks of "
-            f"{size}; raise steps or block_length"
+        raise FieldError(
+            "steps",
+            total,
+            f"must be at least {len(blocks)}, one for each block of {size} with a gap",
+            "raise steps or block_length",
         )
     spent = [0]
     for number, filled in enumerate(accumulate(count for _, count in blocks), start=1):
@@ -165,14 +166,12 @@ def lay_out(model: TextModel, parts: Sequence[str | Gap]) -> Sheet:
             closed += [True] * low + [False] * (high - low)
         else:
             given = tokenizer.encode(part)
-            check_ids(given, info, "the text")
+            check_ids("text", given, info)
             tokens += given
             closed += [False] * len(given)
     if len(tokens) > info.max_length:
-        raise ValueError(
-            f"the text and its gaps take {len(tokens)} tokens, but the model reads at most "
-            f"{info.max_length}; shorten the text or its gaps"
-        )
+        problem = f"must have at most {info.max_length} tokens with its gaps, because the model reads no more"
+        raise FieldError("text", len(tokens), problem, "shorten the text or its gaps")
     place, pad = device_of(model), tokenizer.special.pad
     ends = dict.fromkeys(info.eos_ids if pad is None else (*info.eos_ids, pad))
     return Sheet(
@@ -201,9 +200,7 @@ def _read(model: TextModel, sheet: Sheet, tokens: list[int], cost: Cost) -> Infi
 
 def _check_config(config: GenerationConfig) -> None:
     if config.stop:
-        raise ValueError(f"stop does not go with infilling, got {config.stop}; cut the gap's text yourself")
+        raise FieldError("stop", config.stop, "does not go with infilling", "cut the gap's text yourself")
     if config.min_new_tokens:
-        raise ValueError(
-            f"min_new_tokens does not go with infilling, got {config.min_new_tokens}; "
-            "use Gap(min=..., max=...) or [[gap 2-8]]"
-        )
+        remedy = "use Gap(min=..., max=...) or [[gap 2-8]]"
+        raise FieldError("min_new_tokens", config.min_new_tokens, "does not go with infilling", remedy)

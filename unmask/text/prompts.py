@@ -9,6 +9,7 @@ from typing import Protocol, TypeAlias, cast
 import torch
 from torch import nn
 
+from unmask.errors import FieldError, token_ids
 from unmask.types import MaskedLM, ModelInfo
 
 Message: TypeAlias = Mapping[str, str]  # {"role": ..., "content": ...}
@@ -65,49 +66,51 @@ def device_of(model: TextModel) -> torch.device:
 def encode_prompts(model: TextModel, prompts: Sequence[Prompt], new_tokens: int) -> list[list[int]]:
     """Token ids of every prompt, checked to fit the model together with `new_tokens`."""
     _check_list(prompts)
-    encoded = [_encode(tokenizer_of(model), prompt, f"prompt {i}") for i, prompt in enumerate(prompts)]
-    for index, ids in enumerate(encoded):
-        check_ids(ids, model.info, f"prompt {index}")
+    names = _names(len(prompts))
+    encoded = [_encode(tokenizer_of(model), *named) for named in zip(prompts, names, strict=True)]
+    for name, prompt, ids in zip(names, prompts, encoded, strict=True):
+        check_ids(name, ids, model.info)
         if not ids:
-            raise ValueError(
-                f"prompt {index} is empty; give at least one token (a beginning-of-text token will do)"
-            )
+            remedy = "a beginning-of-text token will do"
+            raise FieldError(name, prompt, "must have at least one token", remedy)
         total = len(ids) + new_tokens
         if total > model.info.max_length:
-            raise ValueError(
-                f"prompt {index} has {len(ids)} tokens and max_new_tokens is {new_tokens}, together {total}, "
-                f"but the model reads at most {model.info.max_length}; "
-                "shorten the prompt or lower max_new_tokens"
+            raise FieldError(
+                name,
+                total,
+                f"must have at most {model.info.max_length} tokens together with the {new_tokens} new ones, "
+                "because the model reads no more",
+                "shorten the prompt or ask for fewer new tokens",
             )
     return encoded
 
 
-def check_ids(ids: Sequence[int], info: ModelInfo, where: str) -> None:
+def _names(count: int) -> list[str]:
+    """Return how errors name each prompt; a single one needs no number."""
+    return ["prompts"] if count == 1 else [f"prompts[{index}]" for index in range(count)]
+
+
+def check_ids(name: str, ids: Sequence[int], info: ModelInfo) -> None:
     """Refuse ids outside the vocabulary and the mask token."""
-    outside = next((token for token in ids if not 0 <= token < info.vocab_size), None)
-    if outside is not None:
-        raise ValueError(
-            f"{where} holds the token id {outside}, but the model's ids run from 0 to {info.vocab_size - 1}"
-        )
+    token_ids(name, ids, info.vocab_size)
     if info.mask_id in ids:
-        raise ValueError(
-            f"{where} contains the mask token {info.mask_id}; remove it, or use infill to fill gaps"
-        )
+        remedy = "remove it, or use infill to fill gaps"
+        raise FieldError(name, info.mask_id, "must not hold the mask token", remedy)
 
 
 def _check_list(prompts: object) -> None:
     single = isinstance(prompts, (str, Mapping))
     if not single and not isinstance(prompts, (list, tuple)):
-        raise ValueError(f"prompts must be a list of prompts, got {type(prompts).__name__}")
+        raise FieldError("prompts", prompts, "must be a list of prompts")
     if isinstance(prompts, (list, tuple)):
         if not prompts:
-            raise ValueError("prompts is empty; give at least one prompt")
+            raise FieldError("prompts", prompts, "must hold at least one prompt")
         single = isinstance(prompts[0], (Mapping, Integral))
     if single:
-        raise ValueError("prompts must be a list of prompts, got a single one; wrap it in a list: [prompt]")
+        raise FieldError("prompts", prompts, "must be a list of prompts", "wrap a single one: [prompt]")
 
 
-def _encode(tokenizer: TextTokenizer, prompt: Prompt, where: str) -> list[int]:
+def _encode(tokenizer: TextTokenizer, prompt: Prompt, name: str) -> list[int]:
     if isinstance(prompt, str):
         return tokenizer.encode(prompt)
     if isinstance(prompt, (list, tuple)):
@@ -115,7 +118,5 @@ def _encode(tokenizer: TextTokenizer, prompt: Prompt, where: str) -> list[int]:
             return tokenizer.chat(cast("Sequence[Message]", prompt))
         if all(isinstance(part, Integral) and not isinstance(part, bool) for part in prompt):
             return [int(token) for token in cast("Sequence[int]", prompt)]
-    raise ValueError(
-        f"{where} must be a string, a chat (a list of {{'role': ..., 'content': ...}}) or a list of token "
-        f"ids, got {type(prompt).__name__}"
-    )
+    chat = "a chat (a list of {'role': ..., 'content': ...})"
+    raise FieldError(name, prompt, f"must be a string, {chat} or a list of token ids")

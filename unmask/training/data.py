@@ -17,7 +17,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Protocol
 
-from unmask.errors import at_least, within
+from unmask.errors import FieldError, at_least, within
 from unmask.models.text.tokens import Tokenizer
 
 DRAWN_TOGETHER = 128  # items tokenised at once
@@ -57,7 +57,7 @@ class Phase:
         for name, share in self.shares.items():
             at_least(f"shares.{name}", share, 0)
         if not sum(self.shares.values()) > 0:
-            raise ValueError(f"shares must have a positive sum, got {dict(self.shares)}")
+            raise FieldError("shares", dict(self.shares), "must have a positive sum")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,12 +76,13 @@ class DataSpec:
         at_least("workers", self.workers, 0)
         at_least("validation_rows", self.validation_rows, 0)
         if not self.lengths or list(self.lengths) != sorted(set(self.lengths)):
-            raise ValueError(f"lengths must be given in rising order, got {self.lengths}")
+            raise FieldError("lengths", self.lengths, "must be given in rising order")
         if self.lengths[0] <= self.canvas:
-            raise ValueError(f"lengths must leave room for a prompt beside canvas = {self.canvas}")
+            problem = f"must leave room for a prompt beside canvas = {self.canvas}"
+            raise FieldError("lengths", self.lengths, problem)
         bounds = [phase.until for phase in self.phases]
         if bounds and (bounds != sorted(set(bounds)) or bounds[-1] != 1):
-            raise ValueError(f"phases must have rising `until` that end at 1, got {bounds}")
+            raise FieldError("phases", bounds, "must have rising `until` that end at 1")
 
 
 class Source(Protocol):
@@ -102,7 +103,7 @@ class DrawnItems:
 
     def __init__(self, draw: Draw, spec: DataSpec, *, seed: int, total: int) -> None:
         if not spec.phases:
-            raise ValueError(f"data.phases must say what to draw from {spec.source}")
+            raise FieldError("data.phases", spec.phases, f"must say what to draw from {spec.source}")
         self.held_out = spec.validation_rows
         self._draw = draw
         self._phases = spec.phases
@@ -167,7 +168,7 @@ def open_source(spec: DataSpec, *, seed: int, total: int) -> Source:
     if spec.source.endswith((".jsonl", ".json")):
         return FileItems(Path(spec.source), spec, seed=seed)
     if not name:
-        raise ValueError(f"data.source must be 'module:function' or a .jsonl file, got {spec.source!r}")
+        raise FieldError("data.source", spec.source, "must be 'module:function' or a .jsonl file")
     draw: Draw = getattr(importlib.import_module(module), name)
     return DrawnItems(draw, spec, seed=seed, total=total)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from unmask.errors import probability, within
+from unmask.errors import FieldError, probability, within
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,10 +28,8 @@ class Masking:
         probability("full_mask_share", self.full_mask_share)
         probability("clean_tail_share", self.clean_tail_share)
         if self.clean_prefix_share + self.full_mask_share > 1:
-            raise ValueError(
-                "clean_prefix_share and full_mask_share must sum to at most 1, got "
-                f"{self.clean_prefix_share} and {self.full_mask_share}"
-            )
+            problem = f"must be at most 1 together with clean_prefix_share = {self.clean_prefix_share}"
+            raise FieldError("full_mask_share", self.full_mask_share, problem)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from unmask.errors import at_least, did_you_mean, one_of, within
+from unmask.errors import FieldError, at_least, known_field, one_of, positive, within
 from unmask.training.data import DataSpec
 from unmask.training.masking import Masking
 from unmask.training.muon import OptimizerSpec
@@ -31,11 +31,15 @@ class ModelSpec:
 
     def __post_init__(self) -> None:
         if bool(self.config) == (self.load is not None):
-            raise ValueError("model needs either a config table (fresh weights) or load (fine-tuning)")
+            problem = (
+                "must be given (to fine-tune a checkpoint) or a config table (for fresh weights), not both"
+            )
+            raise FieldError("load", self.load, problem)
         if self.config and self.tokenizer is None:
-            raise ValueError("model.tokenizer must name a folder when the weights are fresh")
+            raise FieldError("tokenizer", None, "must name a folder when the weights are fresh")
         if self.load is not None and self.tokenizer is not None:
-            raise ValueError("model.tokenizer must be left out with model.load: a checkpoint brings its own")
+            problem = "must be left out beside load, because a checkpoint brings its own"
+            raise FieldError("tokenizer", self.tokenizer, problem)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,8 +57,8 @@ class Schedule:
         at_least("warmup_steps", self.warmup_steps, 0)
         within("flat_until", self.flat_until, 0, 1)
         one_of("decay", self.decay, get_args(Decay))
-        if self.max_seconds is not None and not self.max_seconds > 0:
-            raise ValueError(f"max_seconds must be > 0, got {self.max_seconds}")
+        if self.max_seconds is not None:
+            positive("max_seconds", self.max_seconds)
 
     def progress(self, step: int, elapsed: float) -> float:
         """Return the share of the run that is over, by steps or by time, whichever is larger."""
@@ -87,9 +91,8 @@ class RunSpec:
         for name in ("batch_size", "micro_batches", "log_every", "validate_every", "checkpoint_every"):
             at_least(name, getattr(self, name), 1)
         if self.batch_size % self.micro_batches:
-            raise ValueError(
-                f"micro_batches must divide batch_size = {self.batch_size}, got {self.micro_batches}"
-            )
+            problem = f"must divide batch_size = {self.batch_size}"
+            raise FieldError("micro_batches", self.micro_batches, problem)
         one_of("precision", self.precision, get_args(Precision))
         within("ema", self.ema, 0, 0.999999)
 
@@ -113,9 +116,8 @@ def find_recipe(name: str) -> Path:
     """Return the recipe file at a path, or the shipped recipe of that name."""
     shipped = {path.stem: path for path in (Path(__file__).parent / "recipes").glob("*.toml")}
     if not Path(name).is_file() and name not in shipped:
-        raise ValueError(
-            f"{name!r} is neither a file nor a shipped recipe; shipped: {', '.join(sorted(shipped))}"
-        )
+        problem = f"must be a file or a shipped recipe ({', '.join(sorted(shipped))})"
+        raise FieldError("recipe", name, problem)
     return Path(name) if Path(name).is_file() else shipped[name]
 
 
@@ -156,59 +158,56 @@ def parse(kind: type[T], table: Mapping[str, Any], where: str) -> T:
     """Build a dataclass from a table, checking names and types; errors call the table `where`."""
     assert is_dataclass(kind)
     hints = get_type_hints(kind)
-    known = {entry.name: entry for entry in fields(kind)}
-    for name in table:
-        if name not in known:
-            hint = did_you_mean(name, known)
-            raise ValueError(f"{where}: unknown field {name!r}; {hint}available: {', '.join(sorted(known))}")
-    needed = (entry for entry in known.values() if entry.default is entry.default_factory is MISSING)
+    own = {entry.name: entry for entry in fields(kind)}
+    needed = (entry for entry in own.values() if entry.default is entry.default_factory is MISSING)
     missing = [entry.name for entry in needed if entry.name not in table]
-    if missing:
-        raise ValueError(f"{where}: {', '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing")
-    values = {name: _convert(hints[name], value, f"{where}: {name}") for name, value in table.items()}
     try:
-        made: T = kind(**values)
-    except ValueError as error:
-        raise error if str(error).startswith(where) else ValueError(f"{where}: {error}") from error
+        for name, value in table.items():
+            known_field(name, value, own, "the table")
+        if missing:
+            raise FieldError(", ".join(missing), None, "must be given")
+        made: T = kind(**{name: _convert(hints[name], value, name) for name, value in table.items()})
+    except FieldError as error:
+        raise error.inside(where) from error
     return made
 
 
-def _convert(hint: Any, value: Any, where: str) -> Any:
-    """`value` as the type of a field."""
+def _convert(hint: Any, value: Any, name: str) -> Any:
+    """Return `value` as the type of the field called `name`."""
     origin, arguments = get_origin(hint), get_args(hint)
     if isinstance(hint, type) and is_dataclass(hint):
-        return parse(hint, _expect(Mapping, value, where, "a table"), where)
+        return parse(hint, _expect(Mapping, value, name, "a table"), name)
     if origin in (Union, UnionType):
         [inner] = [kind for kind in arguments if kind is not NoneType]
-        return _convert(inner, value, where)
+        return _convert(inner, value, name)
     if origin is tuple:
-        items = _expect(list, value, where, "a list")
+        items = _expect(list, value, name, "a list")
         kinds = [arguments[0]] * len(items) if arguments[-1] is Ellipsis else list(arguments)
         if len(kinds) != len(items):
-            raise ValueError(f"{where} must have {len(kinds)} entries, got {value!r}")
+            raise FieldError(name, value, f"must have {len(kinds)} entries")
         return tuple(
-            _convert(kind, item, f"{where}[{i}]")
+            _convert(kind, item, f"{name}[{i}]")
             for i, (kind, item) in enumerate(zip(kinds, items, strict=True))
         )
     if origin is not None and origin is not Literal and issubclass(origin, Mapping):
-        table = _expect(Mapping, value, where, "a table")
-        return {key: _convert(arguments[1], item, f"{where}.{key}") for key, item in table.items()}
-    return value if hint is Any else _scalar(hint, value, where)
+        table = _expect(Mapping, value, name, "a table")
+        return {key: _convert(arguments[1], item, f"{name}.{key}") for key, item in table.items()}
+    return value if hint is Any else _scalar(hint, value, name)
 
 
-def _scalar(hint: Any, value: Any, where: str) -> Any:
+def _scalar(hint: Any, value: Any, name: str) -> Any:
     if hint is bool:
-        return _expect(bool, value, where, "true or false")
+        return _expect(bool, value, name, "true or false")
     if isinstance(value, bool):
-        raise ValueError(f"{where} must not be true or false")
+        raise FieldError(name, value, "must not be true or false")
     if hint is float:
-        return float(_expect((int, float), value, where, "a number"))
+        return float(_expect((int, float), value, name, "a number"))
     if hint is int:
-        return _expect(int, value, where, "a whole number")
-    return _expect(str, value, where, "a string")
+        return _expect(int, value, name, "a whole number")
+    return _expect(str, value, name, "a string")
 
 
-def _expect(kind: Any, value: Any, where: str, words: str) -> Any:
+def _expect(kind: Any, value: Any, name: str, words: str) -> Any:
     if not isinstance(value, kind):
-        raise ValueError(f"{where} must be {words}, got {value!r}")
+        raise FieldError(name, value, f"must be {words}")
     return value

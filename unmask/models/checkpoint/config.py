@@ -7,15 +7,17 @@ from collections.abc import Mapping
 from math import inf
 from pathlib import Path
 
+from unmask.errors import FieldError
 from unmask.models.checkpoint.files import read_object
 from unmask.types import ModelInfo, ScheduleName
 
+CONFIG = "config.json"
 Config = Mapping[str, object]
 
 
 def read_config(folder: Path) -> dict[str, object]:
     """config.json of a checkpoint folder; ids that it lacks come from generation_config.json."""
-    config: dict[str, object] = read_object(folder / "config.json")
+    config: dict[str, object] = read_object(folder / CONFIG)
     if not config:
         raise ValueError(f"{folder} has no config.json; is it a checkpoint folder?")
     for name, value in read_object(folder / "generation_config.json").items():
@@ -30,9 +32,8 @@ def new_tokens(folder: Path) -> int | None:
     """Return max_new_tokens of generation_config.json, or None if it names none."""
     length = read_object(folder / "generation_config.json").get("max_new_tokens")
     if length is not None and (isinstance(length, bool) or not isinstance(length, int) or length < 1):
-        raise ValueError(
-            f"{folder}/generation_config.json: max_new_tokens must be a whole number >= 1, got {length!r}"
-        )
+        where = f"{folder}/generation_config.json"
+        raise FieldError("max_new_tokens", length, "must be a whole number >= 1", where=where)
     return length
 
 
@@ -42,7 +43,7 @@ def integer(config: Config, name: str, *, default: int | None = None) -> int:
     if value is None:
         value = default
     if isinstance(value, bool) or not isinstance(value, int):
-        raise ValueError(f"config.json: {name} must be a whole number, got {value!r}")
+        raise FieldError(name, value, "must be a whole number", where=CONFIG)
     return value
 
 
@@ -50,7 +51,7 @@ def size(config: Config, name: str, *, default: int | None = None) -> int:
     """Return an integer field that must be at least 1."""
     value = integer(config, name, default=default)
     if value < 1:
-        raise ValueError(f"config.json: {name} must be a whole number >= 1, got {value}")
+        raise FieldError(name, value, "must be a whole number >= 1", where=CONFIG)
     return value
 
 
@@ -58,7 +59,7 @@ def positive(config: Config, name: str, *, default: float | None = None) -> floa
     """Return a number field that must be greater than 0."""
     value = number(config, name, default=default)
     if not 0 < value < inf:
-        raise ValueError(f"config.json: {name} must be > 0 and finite, got {config[name]}")
+        raise FieldError(name, value, "must be > 0 and finite", where=CONFIG)
     return value
 
 
@@ -68,7 +69,7 @@ def number(config: Config, name: str, *, default: float | None = None) -> float:
     if value is None:
         value = default
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError(f"config.json: {name} must be a number, got {value!r}")
+        raise FieldError(name, value, "must be a number", where=CONFIG)
     return float(value)
 
 
@@ -77,7 +78,7 @@ def token_ids(config: Config, name: str) -> tuple[int, ...]:
     value = config.get(name)
     listed = value if isinstance(value, list) else [] if value is None else [value]
     if not all(isinstance(item, int) for item in listed):
-        raise ValueError(f"config.json: {name} must be a token id or a list of them, got {value!r}")
+        raise FieldError(name, value, "must be a token id or a list of them", where=CONFIG)
     return tuple(listed)
 
 

@@ -7,7 +7,10 @@ from functools import partial
 from os import PathLike
 from pathlib import Path
 
+from unmask.errors import FieldError
+
 SHIPPED = ("mini-llada", "mini-dream")  # small models inside the package
+REMEDY = f"shipped models: {', '.join(SHIPPED)}"
 MINI = Path(__file__).parents[2] / "mini"
 PATTERNS = ["*.json", "*.safetensors", "*.txt", "*.jinja"]  # weights, configs and tokenizers; never code
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+(@[\w./-]+)?")
@@ -16,19 +19,14 @@ HUB_ID = re.compile(r"[\w.-]+/[\w.-]+(@[\w./-]+)?")
 def find_folder(source: str | Path) -> Path:
     """Return the folder of a local path, a shipped model or a hub snapshot "owner/name[@revision]"."""
     if not isinstance(source, (str, PathLike)) or not str(source):
-        raise ValueError(
-            f"source must be a folder or a hub id such as 'owner/name', got {source!r}; "
-            f"shipped models: {', '.join(SHIPPED)}"
-        )
+        raise FieldError("source", source, "must be a folder or a hub id such as 'owner/name'", REMEDY)
     if Path(source).is_dir():
         return Path(source)
     if str(source).removeprefix("unmask/") in SHIPPED:
         return MINI / str(source).removeprefix("unmask/")
     if not isinstance(source, str) or HUB_ID.fullmatch(source) is None or source.startswith("."):
-        raise ValueError(
-            f"{str(source)!r} is neither a folder nor a hub id such as 'owner/name'; "
-            f"shipped models: {', '.join(SHIPPED)}"
-        )
+        problem = "must be a folder that exists or a hub id such as 'owner/name'"
+        raise FieldError("source", str(source), problem, REMEDY)
     return _download(source)
 
 
@@ -37,9 +35,8 @@ def _download(source: str) -> Path:
         from huggingface_hub import snapshot_download
         from huggingface_hub.errors import HfHubHTTPError, RepositoryNotFoundError
     except ImportError:
-        raise ValueError(
-            f"{source!r} is not a folder, and hub ids need huggingface_hub; pip install 'unmask[models]'"
-        ) from None
+        problem = "must be a folder that exists, because hub ids need huggingface_hub"
+        raise FieldError("source", source, problem, "pip install 'unmask[models]'") from None
     repo, _, revision = source.partition("@")
     # the base classes include the HTTP library's error, which differs between versions
     failures: tuple[type[Exception], ...] = (*HfHubHTTPError.__bases__, OSError, ValueError)
@@ -47,15 +44,11 @@ def _download(source: str) -> Path:
     try:
         return Path(fetch())
     except RepositoryNotFoundError:
-        raise ValueError(
-            f"{repo!r} is neither a folder nor a repository that the hub shows you; "
-            "a private or gated one needs `hf auth login`"
-        ) from None
+        problem = "must be a folder that exists or a repository that the hub shows you"
+        raise FieldError("source", repo, problem, "a private or gated one needs `hf auth login`") from None
     except failures as error:
         try:  # fall back to an earlier download in the cache
             return Path(fetch(local_files_only=True))
         except failures:
-            raise ValueError(
-                f"{source!r} is neither a folder nor complete in the hub's cache, "
-                f"and the hub is out of reach: {error}"
-            ) from error
+            problem = "must be a folder that exists or complete in the hub's cache"
+            raise FieldError("source", source, problem, f"the hub is out of reach: {error}") from error

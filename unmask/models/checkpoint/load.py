@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from unmask.errors import FieldError, one_of
 from unmask.models.checkpoint.config import new_tokens, read_config
 from unmask.models.checkpoint.hub import find_folder
 from unmask.models.checkpoint.quantize import quantize, quantize_linears
@@ -77,9 +78,12 @@ def build(config: Mapping[str, object]) -> Trunk:
     """Build the model that the config's model_type names, with fresh weights."""
     kind = config.get("model_type")
     if not isinstance(kind, str) or kind.lower() not in MODEL_TYPES:
-        raise ValueError(
-            f"config.json: unknown model_type {kind!r}; available: {', '.join(sorted(MODEL_TYPES))} "
-            "(unmask.models.hf wraps any Hugging Face masked LM)"
+        raise FieldError(
+            "model_type",
+            kind,
+            f"must be one of {', '.join(sorted(MODEL_TYPES))}",
+            "unmask.models.hf wraps any Hugging Face masked LM",
+            "config.json",
         )
     module, _, name = MODEL_TYPES[kind.lower()].partition(":")
     model: Trunk = getattr(importlib.import_module(module), name)(config)
@@ -95,10 +99,10 @@ def pick_device(device: str | torch.device) -> torch.device:
     try:
         place = torch.device(device)
     except RuntimeError:
-        raise ValueError(f"unknown device {device!r}; use auto, cpu, cuda, cuda:N or mps") from None
+        raise FieldError("device", device, "must be auto, cpu, cuda, cuda:N or mps") from None
     there = {"cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available()), "cpu": 1}
     if (place.index or 0) >= there.get(place.type, 0):
-        raise ValueError(f"device {str(device)!r} is not available on this machine; use auto or cpu")
+        raise FieldError("device", str(device), "is not available on this machine", "use auto or cpu")
     return place
 
 
@@ -144,6 +148,5 @@ def _pick_dtype(
     if dtype == "auto":
         return torch.float32 if device.type == "cpu" else stored_dtype(stored)
     name = str(dtype).removeprefix("torch.")
-    if name not in FLOATS:
-        raise ValueError(f"unknown dtype {name!r}; available: auto, int8, {', '.join(FLOATS)}")
+    one_of("dtype", name, ("auto", "int8", *FLOATS))
     return FLOATS[name]

@@ -14,6 +14,7 @@ from jinja2.ext import Extension
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from unmask.errors import FieldError
 from unmask.models.checkpoint.files import CheckpointFiles, read_text
 
 Message = Mapping[str, str]
@@ -73,9 +74,11 @@ class ChatTemplate:
         rendered = self.render(probes, add_generation_prompt=True)
         for index, message in enumerate(messages):
             if probe(index) not in rendered:
-                raise ValueError(
-                    f"the chat template of {self._origin} leaves out messages[{index}] (role "
-                    f"{message['role']!r}); use a role that it knows, or put the text into a user message"
+                raise FieldError(
+                    f"messages[{index}].role",
+                    message["role"],
+                    f"must be a role that the chat template of {self._origin} knows; it leaves this one out",
+                    "put the text into a user message",
                 )
 
 
@@ -159,27 +162,28 @@ def _strftime_now(form: str) -> str:
 def checked_messages(messages: object) -> list[Message]:
     """Copy a conversation; raise unless every message has a role and a content."""
     if not isinstance(messages, (list, tuple)):
-        raise ValueError(
-            f"messages must be a list of {{'role': ..., 'content': ...}}, got {type(messages).__name__}"
-        )
+        raise FieldError("messages", messages, "must be a list of {'role': ..., 'content': ...}")
     if not messages:
-        raise ValueError("messages must have at least one message, got an empty list")
+        raise FieldError("messages", messages, "must have at least one message")
     for index, message in enumerate(messages):
         _check_message(f"messages[{index}]", message)
     return [dict(message) for message in messages]
 
 
-def _check_message(where: str, message: object) -> None:
+def _check_message(name: str, message: object) -> None:
     if not isinstance(message, Mapping):
-        raise ValueError(f"{where} must be {{'role': ..., 'content': ...}}, got {type(message).__name__}")
+        raise FieldError(name, message, "must be {'role': ..., 'content': ...}")
     unknown = [key for key in message if key not in MESSAGE_KEYS]
     if unknown:
-        raise ValueError(f"{where} has the unknown key {unknown[0]!r}; known keys: {', '.join(MESSAGE_KEYS)}")
+        raise FieldError(name, unknown[0], f"must have no keys but {', '.join(MESSAGE_KEYS)}")
     for key in ("role", "content"):
         if key not in message:
-            raise ValueError(f"{where} has no {key!r}; a message is {{'role': 'user', 'content': 'Hello'}}")
+            remedy = "a message is {'role': 'user', 'content': 'Hello'}"
+            raise FieldError(name, dict(message), f"must have a {key}", remedy)
     for key, value in message.items():
         if not isinstance(value, str):
-            raise ValueError(f"{where} must have a string as {key!r}, got {type(value).__name__}")
+            raise FieldError(f"{name}.{key}", value, "must be a string")
     if not message["role"].strip():
-        raise ValueError(f"{where} has an empty role; use user, assistant or system")
+        raise FieldError(
+            f"{name}.role", message["role"], "must not be empty", "use user, assistant or system"
+        )

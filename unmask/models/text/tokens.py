@@ -8,6 +8,7 @@ from pathlib import Path
 
 import tokenizers
 
+from unmask.errors import FieldError
 from unmask.models.checkpoint.files import CheckpointFiles
 from unmask.models.text.chat import ChatTemplate, Message, chat_template, checked_messages, probe
 from unmask.models.text.vocabulary import build_backend, check_fits, is_id
@@ -61,7 +62,7 @@ class Tokenizer:
     def encode_batch(self, texts: Sequence[str], *, add_special: bool = False) -> list[list[int]]:
         """Encode each text, without padding."""
         if isinstance(texts, str):
-            raise ValueError("texts must be a list of strings, got one string; use encode for a single text")
+            raise FieldError("texts", texts, "must be a list of strings", "use encode for a single text")
         checked = [_checked_text(text) for text in texts]
         return [
             encoding.ids for encoding in self._backend.encode_batch(checked, add_special_tokens=add_special)
@@ -73,9 +74,8 @@ class Tokenizer:
         try:
             return self._backend.decode(ids, skip_special_tokens=skip_special)
         except OverflowError as error:
-            raise ValueError(
-                f"token ids must be between 0 and 2**32 - 1, got {min(ids)} to {max(ids)}"
-            ) from error
+            outside = min(ids) if min(ids) < 0 else max(ids)
+            raise FieldError("token_ids", outside, "must be between 0 and 2**32 - 1") from error
 
     def token_to_id(self, token: str) -> int | None:
         """Return the id of a token spelled as in the vocabulary, or None if it is unknown."""
@@ -88,9 +88,12 @@ class Tokenizer:
     def render_chat(self, messages: Sequence[Message], *, add_generation_prompt: bool = True) -> str:
         """Render a conversation with the checkpoint's chat template."""
         if self._template is None:
-            raise ValueError(
-                f"{self.origin} has no chat template (neither chat_template.jinja nor chat_template in "
-                "tokenizer_config.json); pass a plain prompt, or use an instruction-tuned checkpoint"
+            raise FieldError(
+                "messages",
+                messages,
+                f"cannot be rendered, because {self.origin} has no chat template (neither "
+                "chat_template.jinja nor chat_template in tokenizer_config.json)",
+                "pass a plain prompt, or use an instruction-tuned checkpoint",
             )
         conversation = checked_messages(messages)
         self._template.check_nothing_dropped(conversation)
@@ -136,9 +139,7 @@ def _configured_ids(files: CheckpointFiles, field: str) -> list[int]:
             if token_id is None:
                 continue
             if not is_id(token_id):
-                raise ValueError(
-                    f"{field} in {source} of {files.folder} must be a token id, got {token_id!r}"
-                )
+                raise FieldError(field, token_id, "must be a token id", where=f"{files.folder}/{source}")
             check_fits(files, token_id, field)
             found.append(token_id)
     return found
@@ -154,11 +155,11 @@ def _turn_end(backend: tokenizers.Tokenizer, template: ChatTemplate) -> int | No
 
 def _checked_text(text: object) -> str:
     if not isinstance(text, str):
-        raise ValueError(f"text must be a string, got {type(text).__name__}")
+        raise FieldError("text", text, "must be a string")
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
-        raise ValueError(
-            f"text has a lone surrogate at position {error.start}, which is no character; remove it"
-        ) from error
+        lone = text[error.start]
+        problem = f"must not hold a lone surrogate, which is no character (position {error.start})"
+        raise FieldError("text", lone, problem, "remove it") from error
     return text

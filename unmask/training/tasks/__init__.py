@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from itertools import accumulate
 
-from unmask.errors import did_you_mean
+from unmask.errors import FieldError, one_of
 from unmask.training.tasks import (
     about,
     mini_gsm8k,
@@ -61,10 +61,8 @@ SHARES: dict[str, float] = {
 
 def get_task(name: str) -> Task:
     """The task of this name."""
-    if name in TASKS:
-        return TASKS[name]
-    hint = did_you_mean(name, TASKS)
-    raise ValueError(f"unknown task {name!r}; {hint}available: {', '.join(TASKS)}")
+    one_of("task", name, TASKS)
+    return TASKS[name]
 
 
 def draw_training(rng: random.Random, shares: Mapping[str, float] = SHARES) -> Item:
@@ -85,7 +83,8 @@ def test_items(name: str) -> list[Item]:
     """Return the 500 fixed test items of a task."""
     if name not in TEST_TASKS:
         get_task(name)
-        raise ValueError(f"{name!r} has no test items, it only trains; available: {', '.join(TEST_TASKS)}")
+        remedy = f"available: {', '.join(TEST_TASKS)}"
+        raise FieldError("task", name, "only trains and has no test items", remedy)
     return list(shipped_items(name))
 
 
