@@ -1,8 +1,8 @@
-"""A sampler of the tests' own: signals with names of its own, and a run in which tokens are taken back."""
+"""Samplers with signals of their own names, and runs in which tokens are revoked and rewritten."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -32,6 +32,28 @@ class Tidy:
         eligible = commit & (neatness >= self.min_neatness) & (fuss <= self.max_fuss)
         named = {"neatness": neatness, "fuss": fuss, "agrees": eligible, "size": obs.drawn}
         return Decision(commit, eligible, ~eligible.any(-1), signals=named)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fickle:
+    """Commits as Tidy, revokes its first token in the second step and rewrites the next one in the third."""
+
+    rule: Tidy = field(default_factory=Tidy)
+
+    @property
+    def needs(self) -> Needs:
+        return Needs(revoke=True)
+
+    def decide(self, obs: Observation) -> Decision:
+        assert obs.written is not None
+        first = obs.written & (obs.written.cumsum(-1) == 1)
+        rewrite = first & (obs.step == 2)[:, None]
+        return replace(
+            self.rule.decide(obs),
+            tokens=torch.where(rewrite, 7, obs.drawn),
+            revoke=first & (obs.step == 1)[:, None],
+            rewrite=rewrite,
+        )
 
 
 MASK = 0

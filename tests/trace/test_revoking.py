@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from tests.toy import Toy, trail
-from tests.trace.revoking import Tidy, revoking_run
+from tests.trace.revoking import Fickle, Tidy, revoking_run
 from tests.trace.test_trace import write
+from unmask.decoding.result import collect
 from unmask.trace import Trace, change, count, frames, plain, read_trace, replay
 from unmask.trace.html import to_html
 
@@ -36,6 +37,15 @@ def test_a_replay_follows_revoked_and_rewritten_tokens(revoked):
     _, steps = revoking_run()
     assert list(frames(revoked)) == [step.tokens.tolist() for step in steps]
     assert replay(revoked, 2)[0][4] == revoked.header.mask_id
+
+
+def test_a_run_of_the_loop_that_revokes_is_replayed_and_counted(tmp_path):
+    canvas, steps = trail(Toy(), Fickle(), [(2, 3), (4,)], length=5, steps=9)
+    read = read_trace(write(tmp_path / "run.jsonl", canvas, steps))
+    assert list(frames(read)) == [step.tokens.tolist() for step in steps]
+    counts = [count(read, row) for row in range(2)]
+    assert counts == collect(steps, canvas, (1,)).per_row()
+    assert [row.revoked for row in counts] == [2, 2]
 
 
 def test_revoked_and_rewritten_columns_are_recorded_apart(revoked):
