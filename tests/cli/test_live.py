@@ -18,11 +18,13 @@ from time import monotonic
 import pytest
 from rich.console import Console
 
-from unmask import GenerationConfig, make_sampler
+from tests.trace.revoking import revoking_run
+from unmask import GenerationConfig, make_sampler, plan
 from unmask.cli import live, progress
 from unmask.cli.live import Throttle
 from unmask.cli.picture import END, GLYPHS, Picture
 from unmask.text.generate import prepare
+from unmask.types import Step
 
 ROOT = Path(__file__).parents[2]
 PLAIN = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
@@ -103,6 +105,43 @@ def test_every_row_of_a_batch_has_its_lines(llada_model):
     assert "/48 tokens" in frame
 
 
+def revoking_picture() -> tuple[Picture, list[Step]]:
+    canvas, steps = revoking_run()
+    cut = plan(canvas.start, 4, steps=4)
+    return Picture(canvas, cut, lambda ids: "".join(map(str, ids)), (), "run", canvas.start), steps
+
+
+def test_a_revoked_token_is_shown_until_it_is_written_again():
+    picture, steps = revoking_picture()
+    shown = []
+    for step in steps:
+        picture.watch(step)
+        shown.append(drawn(picture))
+    cross = GLYPHS["revoked"]
+    assert [f"3{GLYPHS['frontier']}{cross}6" in lines[1] for lines in shown] == [False, True, False, False]
+    assert "4876" in shown[-1][1]
+    assert [f"{cross} revoked" in "\n".join(lines) for lines in shown] == [False, True, True, True]
+    assert "rewritten" in "\n".join(shown[-1])
+    assert "2 revoked" in "\n".join(shown[-1])
+    assert picture.places[0][2:] == ["rewritten", "forced now", "rule", "rule"]
+
+
+def test_a_token_that_was_revoked_and_written_between_two_frames_is_committed():
+    picture, steps = revoking_picture()
+    for step in steps:
+        picture.watch(step)
+    assert GLYPHS["revoked"] not in drawn(picture)[1]
+    assert picture.places[0][2:] == ["rewritten now", "forced now", "rule now", "rule now"]
+
+
+def test_the_mean_of_any_signal_is_shown():
+    picture, steps = revoking_picture()
+    picture.watch(steps[1])
+    frame = "\n".join(drawn(picture))
+    for words in ("neatness 0.633", "fuss 0.2", "agrees 67%", "size 8"):  # columns 1, 2 and 3; no infinity
+        assert words in frame
+
+
 def test_frames_are_throttled(monkeypatch):
     clock = iter(index / 100 for index in range(1, 201))  # two seconds, a question every 10 ms
     monkeypatch.setattr(live, "monotonic", lambda: next(clock))
@@ -179,7 +218,7 @@ class Terminal:
 
 @pytest.fixture
 def open_terminal() -> Iterator[Callable[..., Terminal]]:
-    """Starts `unmask` under a pseudo-terminal; what still runs at the end is killed."""
+    """Start `unmask` under a pseudo-terminal; kill it at the end if it still runs."""
     with ExitStack() as stack:
         yield lambda *arguments: stack.enter_context(closing(Terminal(*arguments)))
 

@@ -1,4 +1,4 @@
-"""A real browser before a really running server of mini-llada; skipped where there is no browser."""
+"""A real browser and a running server of mini-llada; tests are skipped if there is no browser."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ LENGTH = 32
 
 
 def driver() -> Any:
-    """Playwright; without it the test is skipped."""
+    """Return playwright, or skip the test if it is not installed."""
     return pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 
 
 def installed() -> str | None:
-    """The browser: UNMASK_TEST_BROWSER, one on the path, or None for playwright's own."""
+    """Return the browser: UNMASK_TEST_BROWSER, one on the path, or None for playwright's own."""
     found = (os.environ.get("UNMASK_TEST_BROWSER"), *map(shutil.which, NAMES))
     return next((path for path in found if path), None)
 
 
 @pytest.fixture(scope="session")
 def browser(site: Running) -> Iterator[Any]:
-    """A browser that closes before the server does, which waits for its connections."""
+    """A browser that closes before the server, which waits for its connections."""
     playwright = driver()
     with playwright.sync_playwright() as started:
         try:
@@ -44,7 +44,7 @@ def browser(site: Running) -> Iterator[Any]:
 
 
 class Seen:
-    """A page, with all that it asked for and complained about."""
+    """A page, with its requests, errors and warnings."""
 
     def __init__(self, browser: Any, **settings: Any) -> None:
         self.context = browser.new_context(**{"viewport": {"width": 1360, "height": 900}, **settings})
@@ -61,7 +61,7 @@ class Seen:
             self.complaints.append(message.text)
 
     def open(self, url: str) -> Any:
-        """The page at a URL, ready to be used."""
+        """Open a URL and wait until the page is ready."""
         self.page.goto(url)
         driver().expect(self.page.locator("#decode")).to_be_enabled()
         return self.page
@@ -69,7 +69,7 @@ class Seen:
 
 @pytest.fixture
 def seen(browser: Any) -> Iterator[Seen]:
-    """A page that must not complain."""
+    """A page that must log no error or warning."""
     opened = Seen(browser)
     yield opened
     opened.context.close()
@@ -91,7 +91,7 @@ def site(mini: Trunk) -> Iterator[Running]:
 
 
 def offline(mini: Trunk, sampler: str, prompt: str, **fields: Any) -> unmask.Generation:
-    """The answer that the page must come to."""
+    """The answer that the page must show."""
     chat = [{"role": "user", "content": prompt}]
     config = unmask.GenerationConfig(max_new_tokens=LENGTH)
     [made] = unmask.generate(mini, [chat], unmask.make_sampler(sampler, **fields), config)
@@ -100,7 +100,7 @@ def offline(mini: Trunk, sampler: str, prompt: str, **fields: Any) -> unmask.Gen
 
 @pytest.fixture(scope="session")
 def dispute(mini: Trunk) -> tuple[str, str]:
-    """A prompt, and a sampler that answers it with other tokens than `less` does."""
+    """A prompt, and a sampler that answers it with other tokens than `less`."""
     for prompt in ("Multiply 19 by 13.", "What is 50% of 120?", "Find x if 5x - 8 = 12."):
         usual = offline(mini, "less", prompt).token_ids
         for name in ("threshold", "less-jsd-only", "random"):

@@ -59,7 +59,7 @@ def shoot_traces(page: Any, folder: Path) -> None:
 
 
 def show(page: Any, name: str, *, whole: bool = True) -> None:
-    """A picture of the whole page, or of what a screen shows below the request."""
+    """Save a picture of the whole page, or of the screen below the request."""
     scrub(page, STEP)
     cells(page).nth(POSITION).focus()
     if not whole:

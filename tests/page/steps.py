@@ -1,4 +1,4 @@
-"""What a person does on the page, and what there is to see."""
+"""Actions of a person on the page, and the parts they look at."""
 
 from __future__ import annotations
 
@@ -43,6 +43,11 @@ def cells(page: Any, run: int = 0, kind: str = "") -> Any:
     return page.get_by_role("listbox").nth(run).locator(f".cell{kind}")
 
 
+def held_by(signal: str) -> str:
+    """The kind of a position whose first missed threshold is that of this signal."""
+    return f'.held[data-reason="{signal}"]'
+
+
 def answer(page: Any, run: int = 0) -> str:
     return str(page.locator("[data-part=answer]").nth(run).text_content())
 
@@ -52,7 +57,7 @@ def counter(page: Any, name: str, run: int = 0) -> str:
 
 
 def slide(page: Any, label: str, presses: int, key: str = "ArrowLeft") -> None:
-    """Move a threshold by so many notches."""
+    """Move a threshold by that many notches."""
     page.get_by_label(label, exact=True).focus()
     for _ in range(presses):
         page.keyboard.press(key)

@@ -10,7 +10,19 @@ import pytest
 
 import unmask
 from tests.page.conftest import LENGTH, Seen, offline
-from tests.page.steps import PROMPT, answer, cells, counter, decode, ended, expect, scrub, slide, to_end
+from tests.page.steps import (
+    PROMPT,
+    answer,
+    cells,
+    counter,
+    decode,
+    ended,
+    expect,
+    held_by,
+    scrub,
+    slide,
+    to_end,
+)
 from tests.serving.conftest import Running, Slow, listening, wait_until
 from unmask.models.trunk import Trunk
 from unmask.serving import Limits
@@ -43,9 +55,7 @@ def test_the_slider_goes_back_to_masks_and_through_every_step(site: Running, see
         page.get_by_role("button", name="One step on").click()
         assert counter(page, "steps") == str(step)
         by = [cells(page, kind=f".{kind}").count() for kind in ("rule", "forced", "leftover")]
-        held = [
-            cells(page, kind=f".{kind}").count() for kind in ("confidence", "persistence", "jsd", "waiting")
-        ]
+        held = [cells(page, kind=f".{kind}").count() for kind in ("held", "waiting")]
         assert sum(by) + sum(held) == LENGTH
         assert cells(page, kind=".fresh").count() == sum(by) - (done[-1] if done else 0)
         done.append(sum(by))
@@ -57,7 +67,7 @@ def test_the_first_step_holds_every_position_for_its_history(site: Running, seen
     page = seen.open(site.url)
     decode(page)
     scrub(page, 1)
-    held = cells(page, kind=".confidence").count() + cells(page, kind=".persistence").count()
+    held = cells(page, kind=held_by("confidence")).count() + cells(page, kind=held_by("persistence")).count()
     assert held == LENGTH - cells(page, kind=".forced").count()
     assert cells(page, kind=".forced").count() > 0
     cues = {cell.get_attribute("data-cue") for cell in cells(page).all()}
@@ -74,12 +84,24 @@ def test_focus_shows_signals_and_candidates_and_arrows_walk(site: Running, seen:
     expect(cells(page).nth(2)).to_be_focused()
     expect(cells(page).nth(2)).to_have_attribute("aria-selected", "true")
     panel = page.locator(".inspector")
-    for sentence in ("needs ≥ 0.75", "needs 2 alike", "needs ≤ 0.04"):
+    for sentence in ("needs ≥ 0.75", "needs yes", "needs ≤ 0.04"):
         expect(panel).to_contain_text(sentence)
     expect(panel.locator(".candidates li")).to_have_count(6)
     chances = [float(text) for text in panel.locator(".candidates .value").all_text_contents()]
     assert chances == sorted(chances, reverse=True)
-    assert float(panel.locator(".signals .value").first.text_content()) == chances[0]
+    confidence = panel.locator("[data-signal=confidence] .value").text_content()
+    assert float(confidence) == pytest.approx(chances[0], abs=1e-3)
+
+
+def test_a_threshold_of_any_name_holds_positions_back(site: Running, seen: Seen) -> None:
+    page = seen.open(site.url)
+    page.get_by_label("Sampler", exact=True).select_option("klass")
+    decode(page)
+    scrub(page, 1)
+    cells(page, kind=".held").first.hover()
+    expect(page.locator("[data-signal=kl]")).to_contain_text("needs ≤ 0.01")
+    expect(page.locator(".inspector .tag")).to_contain_text("by kl")  # a first step has no divergence
+    expect(page.get_by_label("Legend")).to_contain_text("held by kl")
 
 
 def test_two_samplers_are_shown_side_by_side_with_their_first_difference(
@@ -102,7 +124,7 @@ def test_two_samplers_are_shown_side_by_side_with_their_first_difference(
         assert cells(page, run, ".differs").count() == len(different)
 
 
-def test_equal_runs_are_said_to_be_equal(site: Running, seen: Seen) -> None:
+def test_equal_runs_are_reported_as_equal(site: Running, seen: Seen) -> None:
     page = seen.open(site.url)
     page.get_by_label("Compare with", exact=True).select_option("less")
     decode(page)
@@ -116,11 +138,20 @@ def test_a_moved_threshold_decodes_again(site: Running, seen: Seen, mini: Trunk)
     before = offline(mini, "less", PROMPT)
     made = offline(mini, "less", PROMPT, min_confidence=0.35)
     assert (made.steps, made.text) != (before.steps, before.text)  # or the slider shows nothing
-    slide(page, "Sampler: confidence c", 40)
+    slide(page, "Sampler: confidence", 40)
     expect(page.locator(".panel .fields")).to_contain_text("min_confidence 0.35")
     ended(page)
     expect(page.locator("[data-counter=steps]")).to_have_text(str(made.steps))
     assert answer(page) == made.text
+
+
+def test_every_threshold_of_a_sampler_has_a_slider(site: Running, seen: Seen) -> None:
+    page = seen.open(site.url)
+    page.get_by_label("Sampler", exact=True).select_option("klass")
+    assert page.get_by_label("Sampler: kl", exact=True).get_attribute("aria-valuetext") == "0.01"
+    assert page.get_by_label("Sampler: jsd", exact=True).count() == 0
+    page.get_by_label("Sampler", exact=True).select_option("base")
+    assert page.locator(".slot input").count() == 0
 
 
 def test_an_example_is_decoded_at_a_click(site: Running, seen: Seen, mini: Trunk) -> None:
@@ -160,7 +191,7 @@ def test_the_chart_has_a_bar_per_step_and_seeks(site: Running, seen: Seen) -> No
         ("Temperature", "-1", "Temperature must be"),
     ],
 )
-def test_what_the_server_refuses_is_told_as_a_sentence(
+def test_a_refusal_of_the_server_is_shown_as_a_sentence(
     browser: Any, site: Running, field: str, value: str, sentence: str
 ) -> None:
     page = (seen := Seen(browser)).open(site.url)
@@ -181,7 +212,7 @@ def test_an_empty_prompt_is_refused_without_a_request(site: Running, seen: Seen)
     assert not [url for url in seen.requests if "completions" in url]
 
 
-def test_a_server_that_is_gone_is_told(browser: Any, mini: Trunk) -> None:
+def test_a_server_that_is_gone_is_reported(browser: Any, mini: Trunk) -> None:
     seen = Seen(browser)
     with listening(mini, model_name="mini-llada") as running:
         page = seen.open(running.url)
@@ -207,7 +238,7 @@ def test_a_decoding_can_be_stopped_and_what_came_is_kept(browser: Any, mini: Tru
     assert seen.complaints == []
 
 
-def test_a_decoding_that_fails_half_way_is_told(browser: Any, mini: Trunk) -> None:
+def test_a_decoding_that_fails_half_way_is_reported(browser: Any, mini: Trunk) -> None:
     seen = Seen(browser)
     with listening(Slow(mini, 0.2), model_name="mini-llada", limits=Limits(deadline=0.7)) as running:
         page = seen.open(running.url)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from typing import Any
 
 from typer.testing import CliRunner
 
 from tests.page.conftest import LENGTH, Seen
-from tests.page.steps import cells, counter, expect, scrub, to_end
+from tests.page.steps import cells, counter, expect, held_by, scrub, to_end
+from tests.trace.revoking import Tidy, revoking_run
+from tests.trace.test_trace import write
 from unmask.cli.app import app
-from unmask.trace import Trace, count, read_trace, replay
+from unmask.trace import Trace, count, plain, read_trace, replay
 
 
 def written(folder: Path, *traces: Path) -> str:
@@ -48,13 +52,13 @@ def test_a_trace_is_replayed_from_disk_step_by_step(traces, seen: Seen, tmp_path
                 assert same(str(cell.text_content()), text)
 
 
-def test_a_trace_also_shows_what_was_held_and_why(traces, seen: Seen, tmp_path) -> None:
+def test_a_trace_also_shows_which_signals_held_a_position_back(traces, seen: Seen, tmp_path) -> None:
     page, trace = seen.page, read_trace(traces["less"])
     page.goto(written(tmp_path, traces["less"]) + "#1")
-    bar = trace.header.fields["min_confidence"]
-    unsure = [place for place in trace.changes[0].held[0] if place.confidence < bar]
-    assert cells(page, kind=".confidence").count() == len(unsure)
-    assert cells(page, kind=".persistence").count() == len(trace.changes[0].held[0]) - len(unsure)
+    threshold = trace.header.fields["min_confidence"]
+    unsure = [place for place in trace.changes[0].held[0] if place.signals["confidence"] < threshold]
+    assert cells(page, kind=held_by("confidence")).count() == len(unsure)
+    assert cells(page, kind=held_by("persistence")).count() == len(trace.changes[0].held[0]) - len(unsure)
     cells(page).nth(0).hover()
     expect(page.locator(".inspector")).to_contain_text("needs ≥ 0.75")
 
@@ -100,3 +104,43 @@ def test_several_rows_can_be_chosen(seen: Seen, tmp_path) -> None:
     for cell, token in zip(cells(page).all(), row, strict=True):
         if token != trace.header.mask_id:
             assert same(str(cell.text_content()), trace.texts[str(token)])
+
+
+def kinds(page: Any) -> list[str]:
+    """The first state class of every cell."""
+    return [str(cell.get_attribute("class")).split()[1] for cell in cells(page).all()]
+
+
+def revoking_page(folder: Path) -> str:
+    canvas, steps = revoking_run()
+    fields = plain(Tidy())
+    return written(folder, write(folder / "run.jsonl", canvas, steps, sampler="tidy", fields=fields))
+
+
+def test_revoked_and_rewritten_tokens_have_their_own_looks(seen: Seen, tmp_path) -> None:
+    page = seen.page
+    page.goto(revoking_page(tmp_path) + "#2")
+    assert kinds(page) == ["rule", "held", "revoked", "rule"]
+    assert cells(page).nth(2).text_content() == "<5>"
+    cells(page).nth(2).hover()
+    expect(page.locator(".inspector")).to_contain_text("in step 2, would now take “<9>”")
+    scrub(page, 3)
+    assert kinds(page) == ["rewritten", "held", "rule", "rule"]
+    cells(page).nth(0).hover()
+    expect(page.locator(".inspector")).to_contain_text("in step 3, was “<3>”")
+    for name in ("revoked: masked again", "rewritten"):
+        expect(page.get_by_label("Legend")).to_contain_text(name)
+    assert counter(page, "revoked") == "2"
+    assert page.locator(".chart .undone").count() == 1
+
+
+def test_signals_of_any_name_are_listed_against_their_thresholds(seen: Seen, tmp_path) -> None:
+    page = seen.page
+    page.goto(revoking_page(tmp_path) + "#1")
+    assert [cell.get_attribute("data-reason") for cell in cells(page).all()] == ["", "neatness", "", "fuss"]
+    cells(page).nth(3).hover()
+    shown = {"neatness": "needs ≥ 0.5", "fuss": "needs ≤ 0.2", "agrees": "needs yes", "size": "no threshold"}
+    for name, words in shown.items():
+        expect(page.locator(f"[data-signal={name}]")).to_contain_text(words)
+    expect(page.locator(".chart")).to_have_attribute("aria-label", re.compile("mean neatness"))
+    expect(page.get_by_label("Legend")).to_contain_text("held by fuss")

@@ -20,23 +20,23 @@ if TYPE_CHECKING:
 FRAMES_PER_SECOND = 12
 
 
-def can_show(wanted: bool) -> bool:
-    """Whether the canvas is to be shown; says so if it is wanted where nobody could watch it."""
-    if wanted and not sys.stdout.isatty():
+def can_show(live: bool) -> bool:
+    """Whether to show the canvas; print a note if standard output is no terminal."""
+    if live and not sys.stdout.isatty():
         typer.echo("--live is ignored: standard output is no terminal", err=True)
         return False
-    return wanted
+    return live
 
 
 class Throttle:
-    """Says when the next frame is due."""
+    """Limits the frames per second."""
 
     def __init__(self, per_second: float) -> None:
         self._gap = 1 / per_second
         self._next = 0.0
 
     def due(self) -> bool:
-        """True at most so many times a second."""
+        """Return True at most that many times a second."""
         now = monotonic()
         if now < self._next:
             return False
@@ -46,12 +46,12 @@ class Throttle:
 
 @contextmanager
 def showing(picture: Picture, console: Console) -> Iterator[Callable[[Step], None]]:
-    """A function that takes steps and redraws the picture when a frame is due."""
+    """Yield a function that takes steps and redraws the picture when a frame is due."""
     throttle = Throttle(FRAMES_PER_SECOND)
-    with Live(console=console, auto_refresh=False, transient=True) as live:
+    with Live(console=console, auto_refresh=False, transient=True) as display:
 
         def draw() -> None:
-            live.update(picture.render(console.width, console.height), refresh=True)
+            display.update(picture.render(console.width, console.height), refresh=True)
 
         def watch(step: Step) -> None:
             picture.watch(step)

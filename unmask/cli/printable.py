@@ -1,4 +1,4 @@
-"""Text that is safe to print: a model may write anything, escape sequences included."""
+"""Make text safe to print, as a model may write anything, escape sequences included."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if
 
 
 def printable(text: str) -> str:
-    """The text with control characters spelled out, so that none of them reaches the terminal."""
+    """Spell out control characters, so that none of them reaches the terminal."""
     return text.translate(CONTROLS)

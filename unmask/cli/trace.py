@@ -1,4 +1,4 @@
-"""`unmask trace`: what a trace holds, or two of them, and their page."""
+"""`unmask trace`: summarise one trace or two, and write their page."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Html = Annotated[
 
 
 def trace(file: File, other: Other = None, html: Html = None) -> None:
-    """Sum up a trace, or two of them; with --html, write a page that shows any step and where they differ."""
+    """Summarise a trace, or two; with --html, write a page that shows any step and where they differ."""
     from unmask.trace import read_trace
 
     names = [name for name in (file, other) if name is not None]
@@ -36,8 +36,8 @@ def trace(file: File, other: Other = None, html: Html = None) -> None:
         _check_same(*read)
     for name, each in zip(names, read, strict=True):
         if not each.complete:
-            typer.echo(f"{name} is incomplete: its run was stopped, or still goes on", err=True)
-        _sum_up(each)
+            typer.echo(f"{name} is incomplete: its run was stopped, or is still running", err=True)
+        _summarise(each)
     if html is not None:
         from unmask.trace.html import to_html
 
@@ -46,26 +46,29 @@ def trace(file: File, other: Other = None, html: Html = None) -> None:
 
 
 def _check_free(html: str, names: list[str]) -> None:
-    """A page must not be written over what it shows."""
+    """Raise if the page would overwrite one of its traces."""
     if Path(html).resolve() in [Path(name).resolve() for name in names]:
         raise ValueError(f"--html must name another file than the traces, got {html!r}; give it a new name")
 
 
 def _check_same(read: Trace, other: Trace) -> None:
-    """Two runs can be compared position by position only if they began alike."""
+    """Raise unless two traces begin with the same canvas, so that their positions can be compared."""
     if read.header.canvas != other.header.canvas:
         raise ValueError(
             "the two traces begin with different canvases; compare runs of the same prompts and length"
         )
 
 
-def _sum_up(read: Trace) -> None:
+def _summarise(read: Trace) -> None:
     from rich.console import Console
 
     header = read.header
     typer.secho(f"{header.sampler} on {header.model}, unmask {header.version}", bold=True)
     typer.secho(", ".join(f"{name}={value}" for name, value in header.fields.items()), dim=True)
     Console().print(_table(read))
+    means = _signal_means(read)
+    if means:
+        typer.secho(printable("mean at commit: " + ", ".join(means)), dim=True)
     for row in range(len(header.canvas)):
         typer.secho(f"row {row}: ", dim=True, nl=False)
         typer.echo(printable(_text(read, row)))
@@ -78,27 +81,37 @@ def _table(read: Trace) -> Table:
     from unmask.trace import count
 
     table = Table(box=box.SIMPLE_HEAD)
-    for name in (
-        "row",
-        "steps",
-        "forwards",
-        "by rule",
-        "forced",
-        "leftover",
-        "forced\nsteps",
-        "empty\nsteps",
-    ):
+    columns = ("row", "steps", "forwards", "by rule", "forced", "leftover", "revoked")
+    for name in (*columns, "forced\nsteps", "empty\nsteps"):
         table.add_column(name, justify="right", no_wrap=True)
     for row in range(len(read.header.canvas)):
         counts = count(read, row)
-        numbers = (counts.steps, counts.forwards, counts.accepted, counts.forced, counts.leftovers)
-        shares = [f"{part / max(1, counts.steps):.0%}" for part in (counts.forced_steps, counts.empty_steps)]
-        table.add_row(str(row), *map(str, numbers), *shares)
+        numbers = (
+            row,
+            counts.steps,
+            counts.forwards,
+            counts.accepted,
+            counts.forced,
+            counts.leftovers,
+            counts.revoked,
+        )
+        table.add_row(*map(str, numbers), f"{counts.forced_share:.0%}", f"{counts.empty_share:.0%}")
     return table
 
 
+def _signal_means(read: Trace) -> list[str]:
+    """Each signal with its mean over all committed positions that have a number of that name."""
+    values: dict[str, list[float]] = {}
+    for change in read.changes:
+        for position in (position for row in change.commit for position in row):
+            for name, value in position.signals.items():
+                if value is not None:
+                    values.setdefault(name, []).append(value)
+    return [f"{name} {sum(found) / len(found):.3g}" for name, found in values.items()]
+
+
 def _text(read: Trace, row: int) -> str:
-    """What a row holds from its first generated column on."""
+    """Return the generated text of a row."""
     from unmask.trace import replay
 
     texts, header = read.texts, read.header

@@ -1,4 +1,4 @@
-"""Server-sent events: the answer while it is decoded."""
+"""Server-sent events: an answer while it is decoded."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from unmask.serving.api_error import ApiError
 from unmask.serving.job import Answer, Job
-from unmask.serving.reading import Drafts, reader
+from unmask.serving.reading import Drafts, reader, settled
 from unmask.serving.replies import Reply
 
 HEARTBEAT = b": waiting\n\n"
@@ -28,12 +28,12 @@ class Wakeup:
         self._event = asyncio.Event()
 
     def set(self) -> None:
-        """Wake the waiter; safe in any thread, also after the loop has ended."""
+        """Wake the waiter. Thread-safe, also after the loop has ended."""
         if not self._event.is_set() and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._event.set)
 
     async def wait(self, seconds: float) -> None:
-        """Wait until it is set, then clear it; or until the time is over."""
+        """Wait until it is set, then clear it; return after that many seconds in any case."""
         try:
             await asyncio.wait_for(self._event.wait(), seconds)
         except asyncio.TimeoutError:
@@ -50,18 +50,18 @@ async def events(
     heartbeat: float,
     explain: Callable[[Exception], ApiError],
 ) -> AsyncIterator[bytes]:
-    """The events of one answer: its final text as it grows, drafts between, and what it took."""
+    """Yield the events of one answer: its final text as it grows, drafts in between, and its cost."""
     wakeup, text, over, sent = Wakeup(), reader(job.request), False, perf_counter()
     job.listen(wakeup.set)
     if opening := reply.opening():
         yield data(opening)
     while not over:
-        over = job.future.done()  # before the last snapshots are read, so that none is left behind
-        for snapshot in job.unread():
+        over = job.future.done()  # ask before the last snapshots are read, so that none is missed
+        for snapshot in job.drain_snapshots():
             if drafts is not None:
                 yield data(reply.draft(drafts.read(snapshot)), event="draft")
                 sent = perf_counter()
-            if more := text.read(snapshot.tokens.tolist()):
+            if more := text.read(settled(snapshot, job.request.run.canvas.mask_id)):
                 yield data(reply.delta(more))
                 sent = perf_counter()
         if not over:
@@ -83,13 +83,13 @@ async def events(
 
 
 def data(value: dict[str, Any], event: str | None = None) -> bytes:
-    """One event."""
+    """Encode one event."""
     name = f"event: {event}\n" if event else ""
     return f"{name}data: {json.dumps(value, ensure_ascii=False, separators=(',', ':'))}\n\n".encode()
 
 
 class EventStream(Response):
-    """Sends events until they end or the client hangs up; then its job is over too."""
+    """Sends events until they end or the client hangs up, then cancels the job."""
 
     media_type = "text/event-stream"
 
@@ -133,7 +133,7 @@ async def hung_up(receive: Receive) -> None:
 
 
 async def wait_for_answer(job: Job, receive: Receive) -> Answer | None:
-    """The answer; None, with the job cancelled, if the client hung up before it came."""
+    """Wait for the answer; cancel the job and return None if the client hangs up first."""
     answering = asyncio.wrap_future(job.future)
     watching = asyncio.ensure_future(hung_up(receive))
     both: list[asyncio.Future[Any]] = [answering, watching]

@@ -1,4 +1,4 @@
-"""A request as its sender sees it: the canvas while it fills, and the answer. Safe to use from any thread."""
+"""A request as its sender sees it: the canvas while it fills, and the answer. All methods are thread-safe."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from unmask.text.infill import Infilling
 from unmask.types import Step
 
 Answer = Generation | Infilling
-UNREAD = 256  # detailed snapshots that wait for a reader; a slower one misses the oldest
+MOST_SNAPSHOTS = 256  # detailed ones that are buffered; a slow reader misses the oldest
 
 
 class Snapshot(NamedTuple):
@@ -27,18 +27,19 @@ class Snapshot(NamedTuple):
 
     step: int
     tokens: Tensor  # [N] on the CPU, masks where nothing is committed
-    window: slice  # the columns that were looked at
-    guess: Tensor  # [W] on the CPU, what each of them would take now
-    taken: Step | None = None  # the step itself, and what it saw, where they were asked for
-    look: Look | None = None
+    window: slice  # the columns that the model predicted
+    guess: Tensor  # [W] on the CPU, the token that each of them would take now
+    taken: Step | None = None  # the step itself, for readers that asked for candidates
+    look: Look | None = None  # its candidates and signals
+    revocable: slice | None = None  # columns that a later step may mask or rewrite
 
 
 @dataclass(eq=False, slots=True)
 class Job:
     """One request in the engine.
 
-    Only the latest snapshot is kept, so a slow reader holds up nothing. With `candidates`, so many of them a
-    position, snapshots say more, and some of them wait for the reader.
+    Only the latest snapshot is kept, so a slow reader delays nothing. With `candidates=k`, snapshots also
+    carry the top k tokens per position, and up to 256 of them are buffered.
     """
 
     request: Request
@@ -48,22 +49,22 @@ class Job:
     arrived: float = field(default_factory=perf_counter)
     admitted: float | None = None
     future: Future[Answer] = field(default_factory=Future)
-    _unread: deque[Snapshot] = field(init=False)
+    _snapshots: deque[Snapshot] = field(init=False)
     _listener: Callable[[], None] | None = None
 
     def __post_init__(self) -> None:
-        self._unread = deque(maxlen=UNREAD if self.candidates else 1)
+        self._snapshots = deque(maxlen=MOST_SNAPSHOTS if self.candidates else 1)
 
     def result(self, timeout: float | None = None) -> Answer:
-        """Wait for the answer; raises what kept it from coming."""
+        """Wait for the answer; raise the error of a job that failed."""
         return self.future.result(timeout)
 
     def cancel(self) -> None:
-        """Stop the work on it; nothing happens where the answer is there already."""
+        """Stop the work on it; a finished job stays as it is."""
         self.future.cancel()
 
     def listen(self, listener: Callable[[], None]) -> None:
-        """Have `listener` called, in the engine's thread, after every step and at the end."""
+        """Call `listener` in the engine's thread after every step and at the end."""
         self._listener = listener
         self.future.add_done_callback(lambda _: listener())
 
@@ -73,26 +74,26 @@ class Job:
 
     @property
     def queue_seconds(self) -> float:
-        """How long it waited, so far or until it was admitted."""
+        """Seconds from arrival to admission, or to now if it still waits."""
         return (perf_counter() if self.admitted is None else self.admitted) - self.arrived
 
     def expired(self, now: float) -> bool:
-        """Whether its time is over."""
+        """Whether its deadline has passed."""
         return self.seconds is not None and now - self.arrived > self.seconds
 
     def publish(self, snapshot: Snapshot) -> None:
-        """Show how far it is; for the engine."""
-        self._unread.append(snapshot)
+        """Buffer a snapshot and call the listener. For the engine."""
+        self._snapshots.append(snapshot)
         if self._listener is not None:
             self._listener()
 
-    def unread(self) -> Iterator[Snapshot]:
-        """The snapshots since the last call, as far as they were kept."""
-        while self._unread:
-            yield self._unread.popleft()
+    def drain_snapshots(self) -> Iterator[Snapshot]:
+        """Yield the buffered snapshots and drop them."""
+        while self._snapshots:
+            yield self._snapshots.popleft()
 
     def finish(self, outcome: Answer | Exception) -> bool:
-        """Hand over the answer or the error; False if nobody wants it any more. For the engine."""
+        """Set the answer or the error; return False if the job was cancelled. For the engine."""
         try:
             if isinstance(outcome, Exception):
                 self.future.set_exception(outcome)

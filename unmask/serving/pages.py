@@ -1,4 +1,4 @@
-"""The page that shows the denoising, as the server sends it: a few static files, and no way out for them."""
+"""Serve the page that shows the denoising: a few static files under a strict content policy."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TYPES = {
     "js": "text/javascript; charset=utf-8",
     "svg": "image/svg+xml",
 }
-# scripts and styles of this server alone, and calls to it alone
+# only scripts and styles of this server, and only calls to it
 POLICY = "; ".join(
     (
         "default-src 'none'",
@@ -37,26 +37,26 @@ HEADERS = {
 
 
 def page_routes() -> APIRouter:
-    """The page at /, and its files under /page; they hold nothing secret and ask for no key."""
+    """Return the routes of the page at / and of its files under /page; they need no key."""
     router = APIRouter(include_in_schema=False)
-    held = {
+    contents = {
         file.name: file.read_bytes()
         for file in (files("unmask") / "trace" / "web").iterdir()
         if file.name.rpartition(".")[2] in TYPES
     }
 
     def answer(name: str) -> Response:
-        return Response(held[name], media_type=TYPES[name.rpartition(".")[2]], headers=HEADERS)
+        return Response(contents[name], media_type=TYPES[name.rpartition(".")[2]], headers=HEADERS)
 
     @router.api_route("/", methods=["GET", "HEAD"])
     async def index() -> Response:
-        """The page."""
+        """Return the page."""
         return answer("index.html")
 
     @router.api_route("/page/{name}", methods=["GET", "HEAD"])
     async def file(name: str) -> Response:
-        """One of its files."""
-        if name not in held:
+        """Return one of its files."""
+        if name not in contents:
             raise ApiError(404, f"the page has no file {name!r}")
         return answer(name)
 

@@ -1,14 +1,10 @@
-"""A canvas as text while it fills: what is final, and what every position holds."""
+"""Read a canvas as text while it fills: the part that is final, and the state of every position."""
 
 from __future__ import annotations
 
 from functools import lru_cache
 from itertools import takewhile
-from math import isfinite
 from typing import Any, Protocol
-
-import torch
-from torch import Tensor
 
 from unmask.serving.job import Snapshot
 from unmask.serving.look import Look
@@ -19,9 +15,8 @@ from unmask.text.generate import Prepared
 from unmask.text.infill import PreparedInfill
 from unmask.text.prompts import TextTokenizer, tokenizer_of
 from unmask.text.stream import FinalText
+from unmask.trace.record import DIGITS, plain_numbers
 from unmask.types import Step
-
-DIGITS = 6  # of probabilities and divergences
 
 
 class Reader(Protocol):
@@ -33,19 +28,19 @@ class Reader(Protocol):
         ...
 
     def read(self, tokens: list[int]) -> str:
-        """What the canvas adds to the pieces before."""
+        """Return the final text that follows the pieces before."""
         ...
 
 
 def reader(request: Request) -> Reader:
-    """The reader of a request's canvas."""
+    """Return the reader of a request's canvas."""
     if isinstance(request.source, Prepared):
         return _Continued(request.source)
     return _Filled(request.source)
 
 
 class _Continued:
-    """Reads what follows a prompt."""
+    """Reads the text after a prompt."""
 
     def __init__(self, batch: Prepared) -> None:
         self._start = batch.canvas.start
@@ -79,34 +74,44 @@ class _Filled:
             if not isinstance(part, Gap):
                 text += part
                 continue
-            held = list(takewhile(lambda token: token not in self._sheet.ends, tokens[next(gaps)]))
-            if self._mask_id not in held:
-                text += self._decode(held)
+            ids = list(takewhile(lambda token: token not in self._sheet.ends, tokens[next(gaps)]))
+            if self._mask_id not in ids:
+                text += self._decode(ids)
                 continue
-            settled = self._decode(takewhile(lambda token: token != self._mask_id, held))
-            return text + settled.rstrip(REPLACEMENT)
+            final = self._decode(takewhile(lambda token: token != self._mask_id, ids))
+            return text + final.rstrip(REPLACEMENT)
         return text
 
 
+def settled(snapshot: Snapshot, mask_id: int) -> list[int]:
+    """Return the tokens of a canvas, with masks in the columns that a later step may change."""
+    tokens: list[int] = snapshot.tokens.tolist()
+    if snapshot.revocable is not None:
+        columns = range(*snapshot.revocable.indices(len(tokens)))
+        tokens[snapshot.revocable] = [mask_id] * len(columns)
+    return tokens
+
+
 class Drafts:
-    """What every position holds: given, final, committed, end, or masked, where the text is a guess."""
+    """Reads every position: its text, or a guess where it is masked, and its state."""
 
     def __init__(self, request: Request, tokenizer: TextTokenizer, eos_ids: tuple[int, ...]) -> None:
-        self._given = (request.run.canvas.tokens[0] != request.run.canvas.mask_id).tolist()
-        # what a prompt says is known; a text with gaps is shown as a whole
-        self._start = request.run.canvas.start if isinstance(request.source, Prepared) else 0
-        self._mask_id = request.run.canvas.mask_id
+        canvas = request.run.canvas
+        self._given = (canvas.tokens[0] != canvas.mask_id).tolist()
+        # the prompt is left out; a text with gaps is shown as a whole
+        self._start = canvas.start if isinstance(request.source, Prepared) else 0
+        self._mask_id = canvas.mask_id
         self._ends = request.run.bans.ends or eos_ids
         self._text = lru_cache(maxsize=4096)(lambda token: tokenizer.decode([token]))
 
     def read(self, snapshot: Snapshot) -> dict[str, Any]:
-        """The canvas after a step, as JSON has it."""
+        """Return the canvas after a step as a JSON object."""
         positions = self._positions(snapshot)
         canvas: dict[str, Any] = {"step": snapshot.step, "positions": positions}
         if snapshot.taken is None or snapshot.look is None:
             return canvas
         step = snapshot.taken
-        self._add_looks(positions, snapshot.window, step, snapshot.look)
+        self._add_details(positions, snapshot.window, step, snapshot.look)
         return {
             **canvas,
             "block": step.block,
@@ -116,36 +121,43 @@ class Drafts:
         }
 
     def _positions(self, snapshot: Snapshot) -> list[dict[str, Any]]:
-        """Text and state of every position."""
-        tokens, guess = snapshot.tokens.tolist(), snapshot.guess.tolist()
+        """Text and state of every position; final are those before the first that may still change."""
+        tokens, guesses = snapshot.tokens.tolist(), snapshot.guess.tolist()
+        final = settled(snapshot, self._mask_id)
         first = int(snapshot.window.start)
         positions, behind = [], False
         for column in range(self._start, len(tokens)):
             token = tokens[column]
+            behind = behind or (final[column] == self._mask_id and not self._given[column])
             state = self._state(token, column, behind)
-            if state == "masked":
-                behind = True
-                inside = 0 <= column - first < len(guess)
-                token = guess[column - first] if inside else token
+            if state == "masked" and 0 <= column - first < len(guesses):
+                token = guesses[column - first]
             unknown = token == self._mask_id or state == "end"
             positions.append({"text": "" if unknown else self._text(token), "state": state})
         return positions
 
-    def _add_looks(self, positions: list[dict[str, Any]], window: slice, step: Step, seen: Look) -> None:
-        """What the step saw and decided, for every position that it found masked."""
-        commit, eligible = step.decision.commit[0].tolist(), step.decision.eligible[0].tolist()
-        numbers = {name: _plain(values) for name, values in seen.signals.items()}
-        written, candidates = step.drawn[0].tolist(), seen.candidates
+    def _add_details(self, positions: list[dict[str, Any]], window: slice, step: Step, details: Look) -> None:
+        """Add candidates and signals to the positions that the step found masked or changed."""
+        decision, candidates = step.decision, details.candidates
+        commit, eligible = decision.commit[0].tolist(), decision.eligible[0].tolist()
+        revoked, rewritten = (
+            [False] * len(commit) if columns is None else columns[0].tolist()
+            for columns in (decision.revoke, decision.rewrite)
+        )
+        signals = {name: plain_numbers(values) for name, values in details.signals.items()}
+        drawn = step.drawn[0].tolist()
         for offset, column in enumerate(range(window.start, window.stop)):
             position = positions[column - self._start]
-            if position["state"] != "masked" and not commit[offset]:
+            if not (position["state"] == "masked" or commit[offset] or rewritten[offset]):
                 continue
             position.update(
-                token=written[offset],
+                token=drawn[offset],
                 committed=commit[offset],
+                revoked=revoked[offset],
+                rewritten=rewritten[offset],
                 eligible=eligible[offset],
                 candidates=[[token, self._text(token), round(p, DIGITS)] for token, p in candidates[offset]],
-                **{name: values[offset] for name, values in numbers.items()},
+                signals={name: values[offset] for name, values in signals.items()},
             )
 
     def _state(self, token: int, column: int, behind: bool) -> str:
@@ -156,10 +168,3 @@ class Drafts:
         if token in self._ends:
             return "end"
         return "committed" if behind else "final"
-
-
-def _plain(values: Tensor) -> list[float | bool | None]:
-    """Numbers as JSON has them; None for what is no number."""
-    if values.dtype == torch.bool:
-        return values.tolist()
-    return [round(value, DIGITS) if isfinite(value) else None for value in values.tolist()]

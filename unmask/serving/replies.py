@@ -1,4 +1,4 @@
-"""What a client gets: OpenAI's objects, with an object of our own about the decoding."""
+"""The objects of an answer: OpenAI's, with an `unmask` object about the decoding."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Reply:
     created: int = field(default_factory=lambda: int(time()))
 
     def whole(self, answer: Answer) -> dict[str, Any]:
-        """The whole answer."""
+        """Return the whole answer."""
         message = {"role": "assistant", "content": answer.text}
         content = {"message": message} if self.chat else {"text": answer.text}
         kind = "chat.completion" if self.chat else "text_completion"
@@ -35,28 +35,28 @@ class Reply:
         }
 
     def opening(self) -> dict[str, Any] | None:
-        """The first object of a stream, which a chat begins with."""
+        """Return the first object of a chat's stream, or None for a completion."""
         return self._chunk({"role": "assistant", "content": ""}) if self.chat else None
 
     def delta(self, text: str) -> dict[str, Any]:
-        """More text."""
+        """Return a chunk with more text."""
         return self._chunk({"content": text}) if self.chat else self._chunk({}, text=text)
 
     def last(self, answer: Answer) -> dict[str, Any]:
-        """Why the text ended, and what it took."""
+        """Return the chunk that says why the text ended, with its cost."""
         more = {} if self.chat else {"text": ""}
         return {**self._chunk({}, finish=finish(answer), **more), "unmask": self.facts(answer)}
 
     def usage(self, answer: Answer) -> dict[str, Any]:
-        """The last object of a stream whose client asked for usage counts."""
+        """Return the usage chunk, the last of a stream whose client asked for it."""
         return {**self._head(self._chunk_kind, []), "usage": usage(self.job, answer)}
 
     def draft(self, canvas: dict[str, Any]) -> dict[str, Any]:
-        """The canvas as it stands; a client that knows no drafts sees a chunk without choices."""
+        """Return the canvas as a draft; other clients see a chunk without choices."""
         return {**self._head("unmask.draft", []), **canvas}
 
     def facts(self, answer: Answer) -> dict[str, Any]:
-        """What the decoding took."""
+        """Return the cost of the decoding."""
         gaps = {} if isinstance(answer, Generation) else {"gaps": list(answer.gaps)}
         return {
             "steps": answer.steps,
@@ -89,24 +89,24 @@ class Reply:
 
 
 def finish(answer: Answer) -> str:
-    """OpenAI's word for why a text ended."""
+    """Return OpenAI's word for why a text ended."""
     return FINISH[answer.finish] if isinstance(answer, Generation) else "stop"
 
 
 def usage(job: Job, answer: Answer) -> dict[str, int]:
-    """Tokens in and out."""
+    """Count tokens in and out."""
     prompt = job.request.prompt_tokens
     written = new_tokens(answer)
     return {"prompt_tokens": prompt, "completion_tokens": written, "total_tokens": prompt + written}
 
 
 def new_tokens(answer: Answer) -> int:
-    """How many tokens an answer holds."""
+    """Count the tokens of an answer."""
     if isinstance(answer, Generation):
         return len(answer.token_ids)
     return sum(len(ids) for ids in answer.gap_ids)
 
 
 def model_card(settings: Settings, created: int) -> dict[str, Any]:
-    """The model as /v1/models lists it."""
+    """Return the model as /v1/models lists it."""
     return {"id": settings.model_name, "object": "model", "created": created, "owned_by": "unmask"}

@@ -1,27 +1,12 @@
-"""Traces: a run on disk, step by step, and the way back from it."""
+"""Traces: a run on disk, step by step, and how to read it back."""
 
-from unmask.trace.record import (
-    Change,
-    Commit,
-    Counts,
-    Header,
-    Held,
-    Trace,
-    change,
-    count,
-    frames,
-    plain,
-    read_trace,
-    recording,
-    replay,
-)
+from unmask.trace.record import Change, Header, Position, change, plain, recording
+from unmask.trace.replay import Trace, count, frames, read_trace, replay
 
 __all__ = [
     "Change",
-    "Commit",
-    "Counts",
     "Header",
-    "Held",
+    "Position",
     "Trace",
     "change",
     "count",

@@ -1,4 +1,4 @@
-"""A trace, or two of them, as one self-contained page: the server's own modules, put into one file."""
+"""Write one trace or two as a self-contained page, from the same modules as the server's page."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from unmask.trace import Trace
 
 MODULES = (
     "dom",
+    "signals",
     "run",
     "traced",
     "differ",
@@ -30,7 +31,7 @@ EXPORT = re.compile(r"^export ", re.MULTILINE)
 
 
 def to_html(trace: Trace, other: Trace | None = None) -> str:
-    """A page that shows any step of a trace; with another, also where the two first disagree."""
+    """Return a page that shows any step of a trace, and where it first disagrees with another."""
     traces = [trace] if other is None else [trace, other]
     script, style = bundle(), _read("style.css")
     page = _read("trace.html")
@@ -44,7 +45,7 @@ def to_html(trace: Trace, other: Trace | None = None) -> str:
 
 
 def bundle() -> str:
-    """The modules that the page is made of, as one module."""
+    """Join the modules of the page into one."""
     known: set[str] = set()
     pieces = []
     for name in MODULES:
@@ -62,12 +63,12 @@ def _content(trace: Trace) -> dict[str, Any]:
 
 
 def _data(content: object) -> str:
-    """JSON that a script element may hold: a token may spell </script>."""
+    """Encode as JSON that is safe in a script element, as a token may spell </script>."""
     return json.dumps(content, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
 
 
 def _hash(text: str) -> str:
-    """What a policy calls an inline script or style."""
+    """Name an inline script or style for a Content-Security-Policy."""
     return f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'"
 
 

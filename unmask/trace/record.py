@@ -1,65 +1,52 @@
-"""Traces: a run as JSON lines. A header with the first canvas, then what every step changed, then an end.
+"""Write a run as JSON lines: a header with the first canvas, one line per step, and an end line.
 
-Knows steps and nothing of models, samplers or text. A path that ends in .gz is compressed.
+A path that ends in .gz is compressed. This module knows steps, but no models, samplers or text.
 """
 
 from __future__ import annotations
 
 import gzip
 import json
-import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
-from functools import cache
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from math import isfinite
 from pathlib import Path
-from typing import IO, Any, NamedTuple, TypeVar
+from typing import IO, Any, NamedTuple
 
 from torch import Tensor
 
 from unmask.types import Step
 
-FORMAT = 2
-WITHOUT_END = 1  # an older format, whose runs do not say that they are over
-DIGITS = 6  # of confidences and divergences; tokens are exact
+FORMAT = 3
+DIGITS = 6  # of signals; tokens are exact
 
 Rows = list[list[int]]  # tokens of a canvas, [B][N]
-Known = TypeVar("Known")
+Signals = Mapping[str, float | bool | None]  # by name; None: not a finite number
 
 
-class Commit(NamedTuple):
-    """One token written."""
-
-    column: int
-    token: int
-    confidence: float | None  # None: the sampler does not say
-    jsd: float | None
-
-
-class Held(NamedTuple):
-    """One position that a step looked at and left masked."""
+class Position(NamedTuple):
+    """One column of one row, as a step saw it."""
 
     column: int
-    token: int  # what it would have written
-    confidence: float | None
-    jsd: float | None
-    persists: bool | None  # its top-1 token did not change for as long as the sampler asks
+    token: int  # the token that the step wrote, or would have written
+    eligible: bool  # the rule accepted it
+    signals: Signals  # as the sampler named them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Header:
-    """What was run, and the canvas before its first step."""
+    """The settings of a run, and the canvas before its first step."""
 
     version: str  # of unmask
     sampler: str
     fields: Mapping[str, object]  # of the sampler
     model: str
     seeds: Sequence[int]  # per row
-    start: int  # the first generated column; the prompt is what stands before it
-    padding: Sequence[int]  # per row, columns that stand before the prompt
+    start: int  # the first generated column, right after the prompt
+    padding: Sequence[int]  # per row, columns before the prompt
     mask_id: int
-    blocks: Sequence[Sequence[int]]  # the plan: first column, column behind the last, steps at most
+    blocks: Sequence[Sequence[int]]  # the plan: first column, column after the last, step budget
     blockwise: bool
     canvas: Rows
     texts: Mapping[str, str] = field(default_factory=dict)  # token id -> text, of the tokens in the canvas
@@ -68,113 +55,115 @@ class Header:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """What one step did; lists run over the rows."""
+    """One step; lists run over the rows."""
 
     step: int
     block: int
-    commit: list[list[Commit]]
+    commit: list[list[Position]]
+    held: list[list[Position]]  # masks that the step left or made
+    revoked: list[list[int]]  # columns that the step masked again
+    rewritten: list[list[Position]]  # tokens that the step overwrote
     forced: list[bool]  # the fallback chose, not the rule
     eligible: list[int]  # positions that the rule accepted
     running: list[bool]  # the row took this step
     fresh: list[bool]  # the row needed a forward
     forward: bool  # the model ran
-    leftover: bool  # the budget was spent, and what was left got its argmax
-    held: list[list[Held]] = field(default_factory=list)  # none in older traces
+    leftover: bool  # the budget was spent, and the remaining masks took their argmax
     texts: Mapping[str, str] = field(default_factory=dict)  # token id -> text, of tokens not named before
 
-
-@dataclass(frozen=True, slots=True)
-class Trace:
-    """A run read back."""
-
-    header: Header
-    changes: tuple[Change, ...]
-    complete: bool = True  # False: its writer was stopped, or still writes
-
     @property
-    def texts(self) -> dict[str, str]:
-        """Token id -> text of every token that the run has named."""
-        named = dict(self.header.texts)
-        for change in self.changes:
-            named |= change.texts
-        return named
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Counts:
-    """What a row took, counted from its trace."""
-
-    steps: int
-    forwards: int
-    accepted: int  # tokens committed by the rule
-    forced: int  # tokens committed by the fallback
-    forced_steps: int
-    empty_steps: int  # nothing was eligible
-    leftovers: int
+    def positions(self) -> Iterator[Position]:
+        """All recorded positions of all rows."""
+        for rows in (self.commit, self.held, self.rewritten):
+            for row in rows:
+                yield from row
 
 
 @contextmanager
 def recording(
     path: str | Path, header: Header, *, text: Callable[[int], str] | None = None
 ) -> Iterator[Callable[[Step], None]]:
-    """A function that appends a step to a new trace; `text` names tokens, for readers without a tokenizer."""
-    named: set[int] = set()
+    """Yield a function that appends a step to a new trace.
 
-    def texts(tokens: set[int]) -> dict[str, str]:
-        new = sorted(tokens - named) if text is not None else []
-        named.update(new)
-        return {str(token): text(token) for token in new} if text is not None else {}
-
-    _writable(Path(path))
-    with ExitStack() as stack:
-
-        @cache
-        def file() -> IO[bytes]:
-            # not before there is something to say: a run that is refused leaves an older trace alone
-            opened = stack.enter_context(_open(path, "wb"))
-            given = {token for row in header.canvas for token in row}
-            write(asdict(header) | {"texts": texts(given)}, opened)
-            return opened
-
-        def write(content: object, to: IO[bytes]) -> None:
-            to.write(json.dumps(content, allow_nan=False, separators=(",", ":")).encode() + b"\n")
-            to.flush()  # a killed run leaves all that it did
-
-        steps = 0
-
-        def record(step: Step) -> None:
-            nonlocal steps
-            to, seen = file(), change(step, header.mask_id)
-            tokens = {place.token for rows in (seen.commit, seen.held) for row in rows for place in row}
-            write(asdict(seen) | {"texts": texts(tokens)}, to)
-            steps += 1
-
-        yield record
-        write({"end": steps}, file())
+    The file is replaced at the first step, so a run that is refused leaves an older trace alone. Each line is
+    flushed, so a killed run leaves a readable trace. `text` spells tokens for readers without a tokenizer.
+    """
+    writer = _Writer(Path(path), header, text)
+    try:
+        yield writer.write_step
+        writer.write_end()
+    finally:
+        writer.close()
 
 
-def _writable(path: Path) -> None:
-    """An error now, if the file cannot be written; it is left as it was."""
-    there = path.exists()
+class _Writer:
+    """A trace file that opens with its first line."""
+
+    def __init__(self, path: Path, header: Header, text: Callable[[int], str] | None) -> None:
+        _check_writable(path)
+        self._path = path
+        self._header = header
+        self._text = text
+        self._named: set[int] = set()  # tokens whose text was written
+        self._steps = 0
+        self._file: IO[bytes] | None = None
+
+    def write_step(self, step: Step) -> None:
+        recorded = change(step, self._header.mask_id)
+        self._write(asdict(recorded), {position.token for position in recorded.positions})
+        self._steps += 1
+
+    def write_end(self) -> None:
+        self._write({"end": self._steps})
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def _write(self, content: dict[str, Any], tokens: set[int] | None = None) -> None:
+        """Append a line, with the texts of these tokens; the first line opens the file."""
+        if self._file is None:
+            self._file = open_trace(self._path, "wb")
+            self._write(asdict(self._header), {token for row in self._header.canvas for token in row})
+        if tokens is not None:
+            content["texts"] = self._new_texts(tokens)
+        self._file.write(json.dumps(content, allow_nan=False, separators=(",", ":")).encode() + b"\n")
+        self._file.flush()
+
+    def _new_texts(self, tokens: set[int]) -> dict[str, str]:
+        """The texts of the tokens that no line has named yet."""
+        if self._text is None:
+            return {}
+        new = sorted(tokens - self._named)
+        self._named.update(new)
+        return {str(token): self._text(token) for token in new}
+
+
+def open_trace(path: Path, mode: str) -> IO[bytes]:
+    """Open a trace file, compressed or not."""
+    opener: Callable[..., IO[bytes]] = gzip.open if path.suffix == ".gz" else open  # type: ignore[assignment]
+    return opener(path, mode)
+
+
+def _check_writable(path: Path) -> None:
+    """Raise if the file cannot be written; leave it as it was."""
+    exists = path.exists()
     path.open("ab").close()
-    if not there:
+    if not exists:
         path.unlink()
 
 
 def change(step: Step, mask_id: int) -> Change:
-    """What a step did, in plain numbers."""
-    decision = step.decision
-    commit: list[list[Commit]] = [[] for _ in range(len(step.tokens))]
-    held: list[list[Held]] = [[] for _ in range(len(step.tokens))]
-    for row, *place, _ in _places(step, decision.commit):
-        commit[row].append(Commit(*place))
-    for row, *place in _places(step, _left(step, mask_id)):
-        held[row].append(Held(*place))
+    """Return a step as plain numbers."""
+    decision, canvas = step.decision, step.tokens[:, step.window]
+    masked = (canvas == mask_id) & step.running[:, None]
     return Change(
         step=step.index,
         block=step.block,
-        commit=commit,
-        held=held,
+        commit=_positions(step, decision.commit, canvas),
+        held=_positions(step, masked, step.drawn),
+        revoked=_columns(step, decision.revoke),
+        rewritten=_positions(step, decision.rewrite, canvas),
         forced=(decision.forced & step.running).tolist(),
         eligible=decision.eligible.sum(-1).tolist(),
         running=step.running.tolist(),
@@ -184,143 +173,47 @@ def change(step: Step, mask_id: int) -> Change:
     )
 
 
-def _left(step: Step, mask_id: int) -> Tensor:
-    """Masks that a step of a running row left as they were, [B, W] bool."""
-    return (step.tokens[:, step.window] == mask_id) & step.running[:, None]
+def _columns(step: Step, where: Tensor | None) -> list[list[int]]:
+    """The canvas columns of some window columns [B, W] bool, row by row."""
+    columns: list[list[int]] = [[] for _ in range(len(step.tokens))]
+    if where is not None:
+        for row, offset in where.nonzero().tolist():
+            columns[row].append(step.window.start + offset)
+    return columns
 
 
-def _places(step: Step, where: Tensor) -> Iterator[tuple[Any, ...]]:
-    """Row, column, token, confidence, JSD and persistence of some positions [B, W] bool."""
-    row, offset = where.nonzero(as_tuple=True)
-    told = step.decision.signals
-    persists = told.get("persistence")
-    return zip(
-        row.tolist(),
-        (offset + step.window.start).tolist(),
-        step.drawn[row, offset].tolist(),
-        _signal(told.get("confidence"), row, offset),
-        _signal(told.get("jsd"), row, offset),
-        [None] * len(row) if persists is None else persists[row, offset].tolist(),
+def _positions(step: Step, where: Tensor | None, tokens: Tensor) -> list[list[Position]]:
+    """Some positions [B, W] bool of a step, row by row, with their tokens [B, W]."""
+    positions: list[list[Position]] = [[] for _ in range(len(step.tokens))]
+    if where is None:
+        return positions
+    rows, offsets = where.nonzero(as_tuple=True)
+    signals = step.decision.signals
+    columns = zip(*(plain_numbers(values[rows, offsets]) for values in signals.values()), strict=True)
+    places = zip(
+        rows.tolist(),
+        (offsets + step.window.start).tolist(),
+        tokens[rows, offsets].tolist(),
+        step.decision.eligible[rows, offsets].tolist(),
+        columns if signals else [()] * len(rows),
         strict=True,
     )
+    for row, column, token, eligible, values in places:
+        positions[row].append(Position(column, token, eligible, dict(zip(signals, values, strict=True))))
+    return positions
 
 
-def _signal(values: Tensor | None, rows: Tensor, offsets: Tensor) -> list[float | None]:
-    """A signal at some positions; None where there is no number."""
-    if values is None:
-        return [None] * len(rows)
-    numbers: list[float] = values[rows, offsets].float().tolist()
-    return [round(number, DIGITS) if isfinite(number) else None for number in numbers]
+def plain_numbers(values: Tensor) -> list[float | bool | None]:
+    """The values [n] of a signal as JSON can hold them; None where a value is not finite."""
+    if not values.is_floating_point():
+        return values.tolist()
+    return [round(value, DIGITS) if isfinite(value) else None for value in values.float().tolist()]
 
 
 def plain(value: object) -> Any:
-    """A sampler, or a value of one of its fields, as JSON has it; infinity is the text "inf"."""
+    """A sampler, or a value of one of its fields, as JSON can hold it; infinity becomes the text "inf"."""
     if is_dataclass(value):
         return {item.name: plain(getattr(value, item.name)) for item in fields(value)}
     if isinstance(value, tuple):
         return [plain(item) for item in value]
     return str(value) if isinstance(value, float) and not isfinite(value) else value
-
-
-def read_trace(path: str | Path) -> Trace:
-    """The trace in a file; a last line that its writer did not finish is left out."""
-    contents, cut = _contents(Path(path))
-    if not contents:
-        raise ValueError(f"{path} holds no trace; it has no complete line")
-    header = _built(Header, contents[0], f"{path}, line 1")
-    if header.format not in (WITHOUT_END, FORMAT):
-        raise ValueError(
-            f"{path} is a trace of format {header.format}; this version reads formats up to {FORMAT}"
-        )
-    ended = contents[-1] == {"end": len(contents) - 2}
-    rest = enumerate(contents[1:-1] if ended else contents[1:], start=2)
-    changes = tuple(_change(content, header, f"{path}, line {number}") for number, content in rest)
-    return Trace(header, changes, complete=ended or (header.format == WITHOUT_END and not cut))
-
-
-def replay(trace: Trace, changes: int | None = None) -> Rows:
-    """The canvas after so many changes, all of them if it is None."""
-    last = list(frames(replace(trace, changes=trace.changes[:changes])))
-    return last[-1] if last else [list(row) for row in trace.header.canvas]
-
-
-def frames(trace: Trace) -> Iterator[Rows]:
-    """The canvas after every change, in order."""
-    canvas = [list(row) for row in trace.header.canvas]
-    for step in trace.changes:
-        for row, commits in enumerate(step.commit):
-            for commit in commits:
-                canvas[row][commit.column] = commit.token
-        yield [list(row) for row in canvas]
-
-
-def count(trace: Trace, row: int) -> Counts:
-    """What a row took: the same numbers as in its Result."""
-    taken = [step for step in trace.changes if step.running[row] and not step.leftover]
-    rest = [step for step in trace.changes if step.leftover]
-    return Counts(
-        steps=len(taken),
-        forwards=sum(step.fresh[row] for step in trace.changes),
-        accepted=sum(len(step.commit[row]) for step in taken if not step.forced[row]),
-        forced=sum(len(step.commit[row]) for step in taken if step.forced[row]),
-        forced_steps=sum(step.forced[row] for step in taken),
-        empty_steps=sum(not step.eligible[row] for step in taken),
-        leftovers=sum(len(step.commit[row]) for step in rest),
-    )
-
-
-def _open(path: str | Path, mode: str) -> IO[bytes]:
-    opener: Callable[..., IO[bytes]] = gzip.open if str(path).endswith(".gz") else open  # type: ignore[assignment]
-    return opener(path, mode)
-
-
-def _contents(path: Path) -> tuple[list[Any], bool]:
-    """What the lines of a file hold, without a last one that breaks off, and whether one did."""
-    contents: list[Any] = []
-    lines = _lines(path)
-    for number, line in enumerate(lines, start=1):
-        try:
-            contents.append(json.loads(line))
-        except ValueError:
-            if number == len(lines) and not line.endswith(b"\n"):  # its writer was killed
-                return contents, True
-            raise ValueError(f"{path}, line {number} is not valid JSON; is it a trace of unmask?") from None
-    return contents, False
-
-
-def _lines(path: Path) -> list[bytes]:
-    lines: list[bytes] = []
-    with _open(path, "rb") as file:
-        try:
-            for line in file:
-                lines.append(line)
-        except EOFError:  # a killed process leaves a compressed file without its end
-            pass
-        except (gzip.BadGzipFile, zlib.error) as error:
-            raise ValueError(f"{path} is not a valid gzip file ({error})") from None
-    return lines
-
-
-def _built(kind: type[Known], content: Any, where: str) -> Known:
-    """A Header or a Change from its fields."""
-    try:
-        return kind(**content)
-    except TypeError as error:
-        raise ValueError(f"{where} is no line of a trace: {error}") from None
-
-
-def _change(content: Any, header: Header, where: str) -> Change:
-    """A Change that fits the canvas of its header."""
-    read = _built(Change, content, where)
-    try:
-        read.commit[:] = [[Commit(*place) for place in row] for row in read.commit]
-        read.held[:] = [[Held(*place) for place in row] for row in read.held]
-        columns = [place.column for rows in (read.commit, read.held) for row in rows for place in row]
-        lists = (read.commit, read.held or read.commit, read.forced, read.eligible, read.running, read.fresh)
-        fits = all(len(each) == len(header.canvas) for each in lists)
-        fits = fits and all(0 <= column < len(header.canvas[0]) for column in columns)
-    except TypeError as error:
-        raise ValueError(f"{where} is no line of a trace: {error}") from None
-    if not fits:
-        raise ValueError(f"{where} does not fit the canvas of the header")
-    return read

@@ -1,4 +1,4 @@
-// The server: what it is, and answers as they are decoded. Its key stays in this object.
+// The server: its model, and answers as they are decoded. The key stays in this object.
 
 /** An answer that is an error, as a sentence. */
 export class ServerError extends Error {
@@ -11,7 +11,7 @@ export class ServerError extends Error {
 export class Server {
   key = "";
 
-  /** The model, with what it can be asked. */
+  /** The model, with its samplers and limits. */
   async model() {
     const list = await (await this.#call("v1/models")).json();
     const name = list.data[0].id;

@@ -61,7 +61,7 @@ async function decode({ jump = false } = {}) {
     stage.grow(false, { jump });
     note("done", runs.map((run) => `${run.sampler} took ${plural(run.facts.steps, "step")}.`).join(" "));
   } catch (error) {
-    if (error.name !== "AbortError") mine.abort(); // the other run is of no use alone
+    if (error.name !== "AbortError") mine.abort(); // one run alone is of no use
     if (running === mine) stopped(error, shown);
   }
   if (running === mine) {
@@ -126,7 +126,7 @@ function fail(error) {
   }
 }
 
-/** What the page is doing, for styles and for who cannot see the canvas. */
+/** Say what the page is doing, for styles and for screen readers. */
 function note(state, sentence) {
   document.body.dataset.state = state;
   byId("status").textContent = sentence;

@@ -2,25 +2,30 @@
 
 import { make, quoted, visible } from "./dom.js";
 
-/** How a state is shown besides its colour, and what it is called. */
+/** How a state is shown besides its colour, and its name. */
 export const LOOKS = {
   rule: { cue: "", name: "committed by the rule" },
   forced: { cue: "F", name: "committed by force" },
   leftover: { cue: "L", name: "left over, filled at the end" },
+  rewritten: { cue: "R", name: "rewritten" },
   missed: { cue: "?", name: "committed in a step that was not received" },
-  confidence: { cue: "C", name: "held by confidence" },
-  persistence: { cue: "P", name: "held by persistence" },
-  jsd: { cue: "J", name: "held by JSD" },
-  waiting: { cue: "", name: "held: others go first" },
+  revoked: { cue: "×", name: "revoked: masked again" },
+  waiting: { cue: "", name: "held, no threshold missed" },
   idle: { cue: "", name: "masked, not looked at" },
   given: { cue: "", name: "given" },
 };
 
-/** Which of LOOKS a place has. */
-export function lookName(place) {
-  if (place.state === "committed") return place.by ?? "missed";
-  if (place.state === "held") return place.reasons[0] ?? "waiting";
-  return place.state;
+/** How a place looks: { kind, cue, name }. `cues` has a colour and a letter for each signal that can hold it. */
+export function lookOf(place, cues) {
+  if (place.state === "held" && place.reasons.length) return heldBy(place.reasons[0], cues);
+  const kind = place.state === "committed" ? place.by : place.state === "held" ? "waiting" : place.state;
+  return { kind, ...LOOKS[kind] };
+}
+
+/** How a place looks that a signal holds back. */
+export function heldBy(name, cues) {
+  const { tone, cue } = cues.get(name);
+  return { kind: `held ${tone}`, cue, name: `held by ${name}`, reason: name };
 }
 
 export class Cells {
@@ -33,11 +38,11 @@ export class Cells {
     this.element.addEventListener("keydown", (event) => this.#walk(event));
   }
 
-  /** Show a frame; `marks` says which positions differ from the other run's. */
-  show(frame, marks) {
+  /** Show a frame; `marks` holds the positions that differ from the other run's. */
+  show(frame, marks, cues) {
     while (this.cells.length < frame.places.length) this.#append();
     while (this.cells.length > frame.places.length) this.cells.pop().remove();
-    frame.places.forEach((place, index) => this.#paint(this.cells[index], place, index, frame, marks));
+    frame.places.forEach((place, index) => this.#paint(this.cells[index], place, index, { frame, marks, cues }));
   }
 
   /** Mark the position that is inspected. */
@@ -63,18 +68,20 @@ export class Cells {
     this.element.append(cell);
   }
 
-  #paint(cell, place, index, frame, marks) {
-    const look = lookName(place);
+  #paint(cell, place, index, { frame, marks, cues }) {
+    const look = lookOf(place, cues);
+    const idle = place.state === "idle";
     const differs = Boolean(marks) && place.state === "committed" && marks.columns.includes(index);
     const first = differs && (index === marks.first || index === marks.earliest);
     const fresh = place.frame === frame;
-    const text = look === "idle" ? "·" : visible(place.text);
+    const text = idle ? "·" : visible(place.text);
     const marked = { fresh, differs, first, ends: text === "∎", breaks: text.includes("\n") };
-    cell.className = ["cell", look, ...Object.keys(marked).filter((name) => marked[name])].join(" ");
+    cell.className = ["cell", look.kind, ...Object.keys(marked).filter((name) => marked[name])].join(" ");
     if (cell.textContent !== text) cell.textContent = text;
-    cell.dataset.cue = first ? "≠" : LOOKS[look].cue;
-    const said = look === "idle" ? "" : ` ${quoted(place.text)},`;
-    cell.setAttribute("aria-label", `${index + 1}:${said} ${LOOKS[look].name}${differs ? ", the runs differ" : ""}`);
+    cell.dataset.cue = first ? "≠" : look.cue;
+    cell.dataset.reason = look.reason ?? "";
+    const token = idle ? "" : ` ${quoted(place.text)},`;
+    cell.setAttribute("aria-label", `${index + 1}:${token} ${look.name}${differs ? ", the runs differ" : ""}`);
   }
 
   #at(event, act) {

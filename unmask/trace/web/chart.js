@@ -1,8 +1,9 @@
-// Commits per step as bars, the mean JSD as a line: one small SVG.
+// Commits and revocations per step as bars, the mean of one signal as a line: one small SVG.
 
-import { draw, make, number } from "./dom.js";
+import { draw, make } from "./dom.js";
+import { valueText } from "./signals.js";
 
-const WIDTH = 600, HEIGHT = 96, FOOT = 4;
+const WIDTH = 600, HEIGHT = 96, FOOT = 4, HIGH = HEIGHT - FOOT - 6;
 
 export class Chart {
   constructor(seek) {
@@ -25,29 +26,40 @@ export class Chart {
   draw(run) {
     this.run = run;
     const steps = run.frames.slice(1);
-    const most = Math.max(1, ...steps.map((frame) => frame.commits));
-    const drifts = steps.map((frame) => frame.jsd).filter((value) => value !== null);
-    const top = Math.max(...drifts, 1e-9);
+    const most = Math.max(1, ...steps.map((frame) => Math.max(frame.commits, frame.revoked)));
     const wide = WIDTH / this.#count();
-    const high = HEIGHT - FOOT - 6;
     this.cursor = draw("rect", { class: "cursor", y: 0, width: wide, height: HEIGHT, x: -wide });
-    const bars = steps.map((frame, index) => {
-      const tall = frame.commits ? Math.max(3, high * (frame.commits / most)) : 1;
+    const bar = (kind, count, index, width) => {
+      const tall = count ? Math.max(3, HIGH * (count / most)) : 1;
       const gap = Math.min(wide * 0.18, 3);
-      return draw("rect", { class: `bar ${frame.commits ? frame.kind : "none"}`, x: index * wide + gap / 2, width: wide - gap, y: HEIGHT - FOOT - tall, height: tall });
-    });
-    const points = steps.map((frame, index) => frame.jsd === null ? null : `${(index + 0.5) * wide},${HEIGHT - FOOT - high * (frame.jsd / top)}`);
-    const line = draw("polyline", { class: "drift", points: points.filter(Boolean).join(" ") });
-    this.svg.replaceChildren(this.cursor, ...bars, ...(drifts.length ? [line] : []));
+      return draw("rect", { class: kind, x: index * wide + gap / 2, width: width - gap, y: HEIGHT - FOOT - tall, height: tall });
+    };
+    const bars = steps.map((frame, index) => bar(`bar ${frame.commits ? frame.kind : "none"}`, frame.commits, index, wide));
+    const undone = steps.flatMap((frame, index) => (frame.revoked ? [bar("undone", frame.revoked, index, Math.max(wide / 2, 4))] : []));
+    const { line, text } = meanLine(run, steps, wide);
+    this.svg.replaceChildren(this.cursor, ...bars, ...undone, ...(line ? [line] : []));
     const commits = `commits per step, at most ${most}`;
-    const drift = drifts.length ? `mean JSD, at most ${number(top, 3)}` : "JSD is not known";
-    this.svg.setAttribute("aria-label", `${commits}; ${drift}`);
-    this.caption.replaceChildren(
-      make("span", { className: "key bars" }, commits), make("span", { className: "key line" }, drift));
+    const keys = [["bars", commits], ...(undone.length ? [["revoked", "revoked per step"]] : []), ["line", text]];
+    this.svg.setAttribute("aria-label", keys.map(([, words]) => words).join("; "));
+    this.caption.replaceChildren(...keys.map(([kind, words]) => make("span", { className: `key ${kind}` }, words)));
   }
 
   /** Put the cursor on a frame. */
   show(at) {
     this.cursor?.setAttribute("x", String((at - 1) * (WIDTH / this.#count())));
   }
+}
+
+/** The mean of one signal per step as a line, and its caption. */
+function meanLine(run, steps, wide) {
+  const numeric = run.signals.filter((name) => steps.some((frame) => name in frame.means));
+  const name = numeric.includes("jsd") ? "jsd" : numeric.find((each) => run.reasons.includes(each)) ?? numeric[0];
+  if (name === undefined) return { line: null, text: "no signal has a number" };
+  const values = steps.map((frame) => frame.means[name]);
+  const known = values.filter((value) => value !== undefined);
+  const top = Math.max(...known, 1e-9), floor = Math.min(...known, 0);
+  const high = (value) => HEIGHT - FOOT - HIGH * ((value - floor) / (top - floor));
+  const points = values.map((value, index) => (value === undefined ? null : `${(index + 0.5) * wide},${high(value)}`));
+  const line = draw("polyline", { class: "drift", points: points.filter(Boolean).join(" ") });
+  return { line, text: `mean ${name}, at most ${valueText(Math.max(...known))}` };
 }

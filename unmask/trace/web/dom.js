@@ -34,7 +34,7 @@ export function quoted(text) {
   return text === "" ? "end ∎" : `“${text.replace(/\n/g, "↵").replace(/\t/g, "⇥")}”`;
 }
 
-/** A number with so many digits, a dash where there is none. */
+/** A number with that many digits, or a dash. */
 export const number = (value, digits) => (typeof value === "number" ? value.toFixed(digits) : "–");
 
 /** "1 step", "2 steps". */

@@ -1,76 +1,68 @@
-// What one position looks like at one step: its signals against their thresholds, and its candidates.
+// One position at one step: its signals against their thresholds, and its candidates.
 
-import { LOOKS, lookName } from "./cells.js";
-import { make, number, plural, quoted } from "./dom.js";
-
-const LN2 = Math.log(2); // the largest JSD
+import { lookOf } from "./cells.js";
+import { make, number, quoted } from "./dom.js";
+import { onMeter, thresholdOf, valueText } from "./signals.js";
 
 export class Inspector {
   constructor() {
     this.element = make("div", { className: "inspector" });
   }
 
-  /** Nothing is looked at. */
+  /** Show a hint, as no position is chosen. */
   clear() {
     this.element.replaceChildren(
       make("p", { className: "hint" }, "Point at a position, or focus the canvas and use the arrow keys, to see its signals."),
     );
   }
 
-  /** Show a place; `bars` are the thresholds of its sampler. */
-  show(place, index, bars) {
-    const look = lookName(place);
-    const step = place.state === "committed" && place.step ? ` in step ${place.step}` : "";
-    const also = place.state === "held" && place.reasons.length > 1 ? ` (and by ${place.reasons.slice(1).map(label).join(" and ")})` : "";
+  /** Show a place; the sampler's `fields` hold the thresholds. */
+  show(place, index, { fields, cues }) {
+    const look = lookOf(place, cues);
     const title = make("p", { className: "place" },
-      make("b", {}, `${index + 1}`), look === "idle" ? "" : make("code", {}, quoted(place.text)),
-      make("span", { className: `tag ${look}` }, `${LOOKS[look].name}${step}${also}`));
-    const parts = typeof place.confidence === "number" || place.candidates ? [this.#signals(place, bars), this.#candidates(place)] : [];
-    this.element.replaceChildren(title, make("div", { className: place.candidates ? "details" : "details alone" }, ...parts));
-  }
-
-  #signals(place, bars) {
-    const list = make("dl", { className: "signals" });
-    const add = (name, value, text, limit, said, ok) => list.append(make("div", {},
-      make("dt", {}, make("span", {}, name), make("span", { className: "needs" }, said)),
-      make("dd", {}, meter(value, limit, ok), make("span", { className: "value" }, text))));
-    const { confidence, jsd, looks, persists } = place;
-    add("confidence", confidence, number(confidence, 3), bars.confidence,
-      bars.confidence === null ? "no threshold" : `needs ≥ ${bars.confidence}`,
-      bars.confidence === null || typeof confidence !== "number" ? null : confidence >= bars.confidence);
-    const needed = bars.persistence;
-    add("persistence", needed === null ? null : Math.min(1, looks / (2 * needed)), plural(looks, "look"), needed === null ? null : 0.5,
-      needed === null ? "no threshold" : `needs ${needed} alike`,
-      needed === null ? null : persists ?? looks >= needed);
-    const root = (value) => (typeof value === "number" ? Math.sqrt(Math.min(value, LN2) / LN2) : null); // small ones matter
-    add("JSD", root(jsd), typeof jsd === "number" ? number(jsd, 4) : bars.jsd === null ? "not known" : "first look", root(bars.jsd),
-      bars.jsd === null ? "no threshold" : `needs ≤ ${bars.jsd}`,
-      bars.jsd === null ? null : typeof jsd === "number" && jsd <= bars.jsd);
-    return list;
-  }
-
-  #candidates(place) {
-    if (!place.candidates) return null;
-    const list = make("ol", { className: "candidates", "aria-label": "Candidates" });
-    for (const [, text, chance] of place.candidates) {
-      list.append(make("li", {}, make("code", {}, quoted(text)), meter(chance, null, null), make("span", { className: "value" }, number(chance, 3))));
-    }
-    return list;
+      make("b", {}, `${index + 1}`), place.state === "idle" ? "" : make("code", {}, quoted(place.text)),
+      make("span", { className: `tag ${look.kind}` }, `${look.name}${remarks(place)}`));
+    const signals = Object.keys(place.signals ?? {}).length ? signalList(place.signals, fields) : null;
+    const candidates = place.candidates ? candidateList(place.candidates) : null;
+    this.element.replaceChildren(title, make("div", { className: candidates ? "details" : "details alone" }, signals, candidates));
   }
 }
 
-const label = (reason) => (reason === "jsd" ? "JSD" : reason);
+/** More about a state: when it began, and its other reasons. */
+function remarks(place) {
+  const { state, step, before, guess, revokedIn, reasons = [] } = place;
+  if (state === "committed") return `${step ? ` in step ${step}` : ""}${before ? `, was ${quoted(before)}` : ""}`;
+  if (state === "revoked") return ` in step ${step}, would now take ${quoted(guess)}`;
+  const others = reasons.length > 1 ? ` (and by ${reasons.slice(1).join(" and ")})` : "";
+  const accepted = state === "held" && place.eligible ? ": the rule accepts it, others go first" : "";
+  return `${others}${accepted}${revokedIn ? `, revoked in step ${revokedIn}` : ""}`;
+}
 
-/** A bar from 0 to 1 with a mark where the threshold is, and a sign whether it is met. */
-function meter(value, limit, ok) {
+function signalList(signals, fields) {
+  return make("dl", { className: "signals" }, ...Object.entries(signals).map(([name, value]) => {
+    const threshold = thresholdOf(name, value, fields);
+    const limit = threshold && threshold.limit !== null ? onMeter(threshold.limit, threshold) : null;
+    return make("div", { "data-signal": name },
+      make("dt", {}, make("span", {}, name), make("span", { className: "needs" }, threshold?.needs ?? "no threshold")),
+      make("dd", {}, meter(onMeter(value, threshold), limit, threshold?.passes ?? null), make("span", { className: "value" }, valueText(value))));
+  }));
+}
+
+function candidateList(candidates) {
+  return make("ol", { className: "candidates", "aria-label": "Candidates" }, ...candidates.map(([, text, chance]) =>
+    make("li", {}, make("code", {}, quoted(text)), meter(chance, null, null), make("span", { className: "value" }, number(chance, 3)))));
+}
+
+/** A bar from 0 to 1 with a mark where the threshold is, and a colour for whether it is met. */
+function meter(value, limit, passes) {
   const fill = make("i", { className: "fill" });
   fill.style.width = `${100 * Math.min(Math.max(value ?? 0, 0), 1)}%`;
   const parts = [fill];
-  if (limit !== null && limit !== undefined) {
+  if (limit !== null) {
     const mark = make("i", { className: "mark" });
-    mark.style.left = `${100 * Math.min(limit, 1)}%`;
+    mark.style.left = `${100 * Math.min(Math.max(limit, 0), 1)}%`;
     parts.push(mark);
   }
-  const sign = ok === null ? "" : ok ? " ok" : " short";
+  const sign = passes === null ? "" : passes ? " ok" : " short";
   return make("span", { className: `meter${sign}`, "aria-hidden": "true" }, ...parts);
 }

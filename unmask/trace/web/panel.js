@@ -1,16 +1,17 @@
-// One run: what it is, its counters, its canvas, its chart, and one position in detail.
+// One run: its settings, its counters, its canvas, its chart, and one position in detail.
 
 import { Cells } from "./cells.js";
 import { Chart } from "./chart.js";
 import { make, number } from "./dom.js";
 import { Inspector } from "./inspector.js";
 
-const COUNTERS = [["steps", "Steps"], ["forwards", "Forwards"], ["forced", "Forced share"], ["seconds", "Seconds"]];
+const COUNTERS = [["steps", "Steps"], ["forwards", "Forwards"], ["forced", "Forced share"], ["revoked", "Revoked"], ["seconds", "Seconds"]];
 
 export class Panel {
   constructor(run, { inspect, seek }) {
     this.run = run;
     this.frame = run.last;
+    this.cues = new Map();
     this.cells = new Cells(`Canvas of ${run.sampler}`, inspect);
     this.chart = new Chart(seek);
     this.inspector = new Inspector();
@@ -33,29 +34,32 @@ export class Panel {
     this.status.hidden = this.run.traced || this.run.text === "";
   }
 
-  /** Show frame number `at`, or the last one before it. */
-  show(at, marks) {
+  /** Show frame number `at`, or the last one before it; `cues` tell signals apart. */
+  show(at, marks, cues) {
+    this.cues = cues;
     const index = Math.min(at, this.run.frames.length - 1);
     this.frame = this.run.frames[index];
-    this.cells.show(this.frame, marks);
+    this.cells.show(this.frame, marks, cues);
     this.chart.show(index);
-    this.#count(this.frame.so, index === this.run.frames.length - 1);
+    this.#count(this.frame.totals, index === this.run.frames.length - 1);
   }
 
-  /** Show one position in detail; null: none. */
+  /** Show one position in detail, or none if it is null. */
   inspect(index) {
     const place = index === null ? undefined : this.frame.places[index];
     this.cells.select(place ? index : null);
-    if (place) this.inspector.show(place, index, this.run.bars);
+    if (place) this.inspector.show(place, index, { fields: this.run.fields, cues: this.cues });
     else this.inspector.clear();
   }
 
-  #count(so, ended) {
+  #count(totals, ended) {
     const facts = ended ? this.run.facts : null;
-    const share = facts ? facts.forced_share : so.steps ? so.forced / so.steps : 0;
-    this.counters.steps.textContent = facts ? facts.steps : so.steps;
-    this.counters.forwards.textContent = facts ? facts.forwards : so.forwards;
+    const share = facts ? facts.forced_share : totals.steps ? totals.forced / totals.steps : 0;
+    this.counters.steps.textContent = facts ? facts.steps : totals.steps;
+    this.counters.forwards.textContent = facts ? facts.forwards : totals.forwards;
     this.counters.forced.textContent = `${Math.round(100 * share)} %`;
+    this.counters.revoked.textContent = totals.revoked + totals.rewritten;
+    this.counters.revoked.parentElement.hidden = !(this.run.last.totals.revoked + this.run.last.totals.rewritten);
     this.counters.seconds.textContent = number(this.run.facts?.seconds ?? this.run.seconds, 2);
   }
 }

@@ -32,7 +32,7 @@ export class Player {
     return this.#timer !== null;
   }
 
-  /** There are so many frames now; `live`: more will come. */
+  /** Set the number of frames; `live`: more will come. */
   grow(last, live) {
     this.last = last;
     this.live = live;

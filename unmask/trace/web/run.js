@@ -1,29 +1,16 @@
 // One decoding as the page shows it: a frame per step, a place per position. Knows nothing of where it came from.
 
-/** What holds a position back, in the order in which the page names one. */
-export const REASONS = ["confidence", "persistence", "jsd"];
-
-/** The thresholds that a sampler's fields set; null where it has none. */
-export function barsOf(fields) {
-  const on = (value, off) => (typeof value === "number" && value !== off ? value : null);
-  const persistence = on(fields.persistence, 1);
-  // the released LESS counts earlier looks alone
-  const earlier = persistence !== null && "end_bar" in fields ? 1 : 0;
-  return {
-    confidence: on(fields.min_confidence, 0),
-    persistence: persistence === null ? null : persistence + earlier,
-    jsd: on(fields.max_jsd, null),
-  };
-}
+import { missed, thresholdOf } from "./signals.js";
 
 /** A decoding; `first` holds { given, text } of every position before the first step. */
 export class Run {
   constructor({ sampler, fields = {}, model = "", prompt = "", first = [] }) {
     Object.assign(this, { sampler, fields, model, prompt });
-    this.bars = barsOf(fields);
-    this.facts = null; // what it took, once it is over
+    this.facts = null; // its cost, once it is over
     this.text = "";
-    this.traced = false; // read from a file, which knows neither seconds nor an answer
+    this.traced = false; // read from a file, which has neither seconds nor an answer
+    this.signals = []; // the names of all signals, in order of appearance
+    this.reasons = []; // those that have a threshold
     this.frames = [];
     this.begin(first);
   }
@@ -31,51 +18,78 @@ export class Run {
   /** The canvas before any step. */
   begin(first) {
     const places = first.map(({ given = false, text = "" }) => ({ state: given ? "given" : "idle", text }));
-    const none = { steps: 0, forwards: 0, forced: 0 };
-    this.frames = [{ step: 0, block: 0, places, commits: 0, jsd: null, kind: "rule", so: none }];
+    const totals = { steps: 0, forwards: 0, forced: 0, revoked: 0, rewritten: 0 };
+    this.frames = [{ step: 0, block: 0, places, commits: 0, revoked: 0, means: {}, kind: "rule", totals }];
   }
 
   get last() {
     return this.frames[this.frames.length - 1];
   }
 
-  /** One more step: { step, block, forward, forced, leftover } and, per position, what it saw (or null). */
-  add(told, looks) {
+  /**
+   * Add a step: { step, block, forward, forced, leftover } and an event per position. An event is null
+   * for nothing, or { kind, text } where kind is committed, rewritten, held, revoked, idle (masked, not looked at)
+   * or missed (written in a step that was not received); the first four also have token, eligible, signals and
+   * perhaps candidates.
+   */
+  add(step, events) {
     const before = this.last;
-    const kind = told.leftover ? "leftover" : told.forced ? "forced" : "rule";
-    const frame = { step: told.step, block: told.block, kind };
-    frame.places = looks.map((look, index) => this.#place(look, before.places[index], frame, before));
-    frame.commits = frame.places.filter((place) => place.frame === frame).length;
-    frame.jsd = mean(looks.map((look) => look?.jsd).filter((value) => typeof value === "number"));
-    const { steps, forwards, forced } = before.so;
-    frame.so = {
-      steps: steps + (told.leftover ? 0 : 1),
-      forwards: forwards + (told.forward ? 1 : 0),
-      forced: forced + (told.forced ? 1 : 0),
+    const kind = step.leftover ? "leftover" : step.forced ? "forced" : "rule";
+    const frame = { step: step.step, block: step.block, kind };
+    const count = (name) => events.filter((event) => event?.kind === name).length;
+    this.#learn(events);
+    frame.places = events.map((event, index) => this.#place(event, before.places[index], frame));
+    frame.commits = count("committed");
+    frame.revoked = count("revoked");
+    frame.means = means(events);
+    const { steps, forwards, forced, revoked, rewritten } = before.totals;
+    frame.totals = {
+      steps: steps + (step.leftover ? 0 : 1),
+      forwards: forwards + (step.forward ? 1 : 0),
+      forced: forced + (step.forced ? 1 : 0),
+      revoked: revoked + frame.revoked,
+      rewritten: rewritten + count("rewritten"),
     };
     this.frames.push(frame);
   }
 
-  #place(look, was, frame, before) {
-    if (!look) return was.state === "held" ? { state: "idle", text: "" } : was;
-    if (was.state === "committed" || was.state === "given") return was;
-    if (look.missed) return { ...look, state: "committed", by: null, step: null };
-    const same = was.state === "held" && was.top === look.top && before.block === frame.block;
-    const place = { ...look, looks: same ? was.looks + 1 : 1, step: frame.step };
-    if (look.committed) return Object.assign(place, { state: "committed", by: frame.kind, frame });
-    return Object.assign(place, { state: "held", reasons: this.#reasons(look) });
+  #place(event, was, frame) {
+    if (was.state === "given") return was;
+    if (!event) return was.state === "committed" ? was : { state: "idle", text: "" };
+    const { kind, text } = event;
+    if (kind === "idle") return { state: "idle", text: "" };
+    if (kind === "missed") return was.state === "committed" && was.text === text ? was : { ...event, state: "committed", by: "missed", step: null };
+    const place = { ...event, step: frame.step };
+    if (kind === "held") return Object.assign(place, { state: "held", reasons: event.eligible ? [] : missed(event.signals, this.fields), revokedIn: revokedIn(was) });
+    if (kind === "revoked") return Object.assign(place, { state: "revoked", text: was.text, guess: text });
+    const by = kind === "rewritten" ? "rewritten" : frame.kind;
+    return Object.assign(place, { state: "committed", by, frame, before: kind === "rewritten" ? was.text : null });
   }
 
-  #reasons(look) {
-    if (look.eligible) return [];
-    const { confidence, persistence, jsd } = this.bars;
-    const fails = {
-      confidence: confidence !== null && typeof look.confidence === "number" && look.confidence < confidence,
-      persistence: persistence !== null && look.persists === false,
-      jsd: jsd !== null && !(typeof look.jsd === "number" && look.jsd <= jsd),
-    };
-    return REASONS.filter((reason) => fails[reason]);
+  /** Take note of the names of new signals. */
+  #learn(events) {
+    for (const event of events) {
+      for (const [name, value] of Object.entries(event?.signals ?? {})) {
+        if (!this.signals.includes(name)) this.signals.push(name);
+        if (!this.reasons.includes(name) && thresholdOf(name, value, this.fields)) this.reasons.push(name);
+      }
+    }
   }
 }
 
-const mean = (values) => (values.length ? values.reduce((sum, value) => sum + value, 0) / values.length : null);
+/** The step that revoked a position which is still masked. */
+const revokedIn = (was) => (was.state === "revoked" ? was.step : was.state === "held" ? was.revokedIn : null);
+
+/** The mean of each signal over all positions that have a number of that name. */
+function means(events) {
+  const sums = {};
+  for (const event of events) {
+    for (const [name, value] of Object.entries(event?.signals ?? {})) {
+      if (typeof value !== "number") continue;
+      sums[name] ??= { sum: 0, count: 0 };
+      sums[name].sum += value;
+      sums[name].count += 1;
+    }
+  }
+  return Object.fromEntries(Object.entries(sums).map(([name, { sum, count }]) => [name, sum / count]));
+}

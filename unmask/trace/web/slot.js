@@ -1,21 +1,17 @@
-// The choice of one sampler: its name, and the two thresholds c and d where it has them.
+// The choice of one sampler: its name, and a slider for each of its thresholds.
 
 import { make } from "./dom.js";
 
-const SLIDERS = [
-  { field: "min_confidence", name: "confidence c", max: 1, step: 0.01, digits: 2 },
-  { field: "max_jsd", name: "JSD d", max: 0.2, step: 0.005, digits: 3 },
-];
-
 export class Slot {
   constructor(title, { optional, moved }) {
+    this.title = title;
+    this.moved = moved;
     this.known = {};
     this.select = make("select", { "aria-label": title });
     this.select.addEventListener("change", () => this.#reset());
-    this.sliders = SLIDERS.map((about) => new Slider(title, about, moved));
+    this.sliders = [];
     this.optional = optional;
-    this.element = make("fieldset", { className: "slot" }, make("legend", {}, title), this.select, ...this.sliders.map((slider) => slider.element));
-    this.#reset();
+    this.element = make("fieldset", { className: "slot" }, make("legend", {}, title), this.select);
   }
 
   /** Offer these samplers, name -> fields. */
@@ -41,43 +37,43 @@ export class Slot {
     return { ...this.known[this.name], ...this.changes };
   }
 
+  /** Replace the sliders by those of the chosen sampler. */
   #reset() {
-    for (const slider of this.sliders) {
-      slider.reset(this.known[this.name] ?? {});
-      slider.element.hidden = !this.name;
-    }
+    for (const slider of this.sliders) slider.element.remove();
+    const thresholds = Object.entries(this.known[this.name] ?? {}).filter(([field, value]) => /^(min|max)_/.test(field) && typeof value === "number");
+    this.sliders = thresholds.map(([field, value]) => new Slider(this.title, field, value, this.moved));
+    this.element.append(...this.sliders.map((slider) => slider.element));
   }
 }
 
+/** Moves one threshold: a lower bound up to 1, an upper bound up to five times its value. */
 class Slider {
-  constructor(title, about, moved) {
-    this.about = about;
-    this.start = null;
-    this.input = make("input", { type: "range", min: 0, max: about.max, step: about.step, "aria-label": `${title}: ${about.name}` });
+  constructor(title, field, value, moved) {
+    this.field = field;
+    this.start = value;
+    const name = field.slice(4).replaceAll("_", " "), sign = field.startsWith("min_") ? "≥" : "≤";
+    const [max, step] = field.startsWith("max_") && value > 0 ? [5 * value, value / 8] : [Math.max(1, 2 * value), 0.01];
+    this.input = make("input", { type: "range", min: 0, max, step, value, "aria-label": `${title}: ${name}` });
     this.output = make("output");
     this.input.addEventListener("input", () => {
-      this.#tell();
+      this.#show();
       moved();
     });
-    this.element = make("label", { className: "threshold" }, make("span", {}, about.name), this.input, this.output);
+    this.element = make("label", { className: "threshold" }, make("span", {}, `${name} ${sign}`), this.input, this.output);
+    this.#show();
   }
 
-  /** Take the value of a sampler's field; without one there is nothing to move. */
-  reset(fields) {
-    const value = fields[this.about.field];
-    this.start = typeof value === "number" ? value : null;
-    this.input.disabled = this.start === null;
-    this.input.value = this.start ?? 0;
-    this.#tell();
+  /** The value, without the digits that a fraction of a step leaves behind. */
+  get #value() {
+    return Number(Number(this.input.value).toPrecision(6));
   }
 
   get change() {
-    const value = Number(this.input.value);
-    return this.start === null || value === this.start ? {} : { [this.about.field]: value };
+    return this.#value === this.start ? {} : { [this.field]: this.#value };
   }
 
-  #tell() {
-    this.output.textContent = this.start === null ? "not used" : Number(this.input.value).toFixed(this.about.digits);
+  #show() {
+    this.output.textContent = String(Number(this.#value.toPrecision(3)));
     this.input.setAttribute("aria-valuetext", this.output.textContent);
   }
 }

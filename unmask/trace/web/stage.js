@@ -1,12 +1,11 @@
-// One or two runs side by side, on one time line, with where they first disagree.
+// One or two runs side by side, on one time line, and the place where they first disagree.
 
-import { LOOKS } from "./cells.js";
+import { LOOKS, heldBy } from "./cells.js";
 import { disagreement } from "./differ.js";
 import { make, plural, quoted } from "./dom.js";
 import { Panel } from "./panel.js";
 import { Player } from "./player.js";
-
-const LEGEND = ["rule", "forced", "leftover", "confidence", "persistence", "jsd", "waiting", "idle"];
+import { cuesOf } from "./signals.js";
 
 export class Stage {
   constructor(root) {
@@ -14,7 +13,8 @@ export class Stage {
     this.panels = [];
     this.verdict = make("p", { className: "verdict", role: "status", hidden: true });
     this.row = make("div", { className: "panels" });
-    root.append(this.player.element, this.verdict, this.row, legend());
+    this.legend = make("ul", { className: "legend", "aria-label": "Legend" });
+    root.append(this.player.element, this.verdict, this.row, this.legend);
   }
 
   #inspected = null;
@@ -36,14 +36,22 @@ export class Stage {
   /** The runs have new frames, or are over. */
   grow(live, { jump = false } = {}) {
     for (const panel of this.panels) panel.grow();
+    const runs = this.panels.map((panel) => panel.run);
+    this.legend.replaceChildren(...legend(runs, this.#cues()));
     if (!live) this.#judge();
     this.player.grow(Math.max(...this.panels.map((panel) => panel.run.frames.length - 1)), live);
     if (jump) this.player.seek(this.player.last);
     else this.#show(this.player.at);
   }
 
+  /** How to tell apart the signals that hold positions back, the same in all runs. */
+  #cues() {
+    return cuesOf([...new Set(this.panels.flatMap((panel) => panel.run.reasons))]);
+  }
+
   #show(at) {
-    for (const panel of this.panels) panel.show(at, this.#marks);
+    const cues = this.#cues();
+    for (const panel of this.panels) panel.show(at, this.#marks, cues);
     this.#inspect(this.#inspected);
   }
 
@@ -69,11 +77,16 @@ export class Stage {
   }
 }
 
-function legend() {
-  const entry = (look) => {
-    const sample = make("span", { className: `cell ${look}`, "aria-hidden": "true", "data-cue": LOOKS[look].cue }, look === "idle" ? "·" : "token");
-    return make("li", {}, sample, LOOKS[look].name);
-  };
-  const differs = make("li", {}, make("span", { className: "cell rule differs first", "aria-hidden": "true", "data-cue": "≠" }, "token"), "the runs differ");
-  return make("ul", { className: "legend", "aria-label": "Legend" }, ...LEGEND.map(entry), differs);
+/** Legend entries of all states that these runs can have. */
+function legend(runs, cues) {
+  const some = (name) => runs.some((run) => run.last.totals[name] > 0);
+  const plain = (kind) => ({ kind, ...LOOKS[kind] });
+  const looks = [
+    plain("rule"), plain("forced"), plain("leftover"), ...(some("rewritten") ? [plain("rewritten")] : []),
+    ...[...cues.keys()].map((name) => heldBy(name, cues)), plain("waiting"),
+    ...(some("revoked") ? [plain("revoked")] : []), plain("idle"),
+    { kind: "rule differs first", cue: "≠", name: "the runs differ" },
+  ];
+  return looks.map(({ kind, cue, name }) =>
+    make("li", {}, make("span", { className: `cell ${kind}`, "aria-hidden": "true", "data-cue": cue }, kind === "idle" ? "·" : "token"), name));
 }

@@ -26,14 +26,18 @@ export function runOf({ header, texts, changes }, row) {
 }
 
 function addChange(run, change, row, begin, spell) {
-  const looks = run.last.places.map(() => null);
-  const note = (committed) => ([column, token, confidence, jsd, persists]) => {
-    looks[column - begin] = { text: spell(token), token, top: token, committed, confidence, jsd, persists };
+  const events = run.last.places.map(() => null);
+  const note = (kind) => ([column, token, eligible, signals]) => {
+    if (column - begin in events) events[column - begin] = { kind, text: spell(token), token, eligible, signals };
   };
-  (change.held[row] ?? []).forEach(note(false));
-  change.commit[row].forEach(note(true));
+  change.held[row].forEach(note("held"));
+  change.commit[row].forEach(note("committed"));
+  change.rewritten[row].forEach(note("rewritten"));
+  for (const column of change.revoked[row]) {
+    if (column - begin in events) events[column - begin] = { text: "", ...events[column - begin], kind: "revoked" };
+  }
   const { step, block, leftover } = change;
-  run.add({ step, block, leftover, forced: change.forced[row], forward: change.fresh[row] }, looks);
+  run.add({ step, block, leftover, forced: change.forced[row], forward: change.fresh[row] }, events);
 }
 
 /** The text of a token; special ones have none. */

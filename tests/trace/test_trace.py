@@ -1,11 +1,10 @@
-"""Traces: what is written comes back, whatever became of the writer."""
+"""Traces: a recorded run comes back step by step, even if its writer was killed."""
 
 from __future__ import annotations
 
 import gzip
 import json
 from contextlib import suppress
-from dataclasses import asdict
 from math import inf
 from pathlib import Path
 
@@ -18,7 +17,6 @@ from tests.toy import Toy, trail
 from unmask import LESS, SAMPLERS, Canvas, Prophet, make_sampler
 from unmask.decoding.result import collect
 from unmask.trace import (
-    Counts,
     Header,
     Trace,
     change,
@@ -105,23 +103,28 @@ def test_the_counts_of_a_trace_are_those_of_the_result(name, steps):
     canvas, taken = trail(Toy(drift=3.0), make_sampler(name), PROMPTS, length=12, steps=steps)
     result = collect(taken, canvas, (1,))
     trace = Trace(header_of(canvas), tuple(change(step, canvas.mask_id) for step in taken))
-    for row in range(len(PROMPTS)):
-        assert asdict(count(trace, row)) == {
-            name: int(getattr(result, name)[row]) for name in Counts.__dataclass_fields__
-        }
+    assert [count(trace, row) for row in range(len(PROMPTS))] == result.per_row()
 
 
-def test_a_change_tells_confidence_and_divergence_at_commit(run):
+def test_every_recorded_position_holds_the_signals_of_the_sampler_by_name(run):
     canvas, steps = run
-    step = next(step for step in steps if step.decision.commit[0].any() and step.index > 1)
-    [first, *_] = change(step, canvas.mask_id).commit[0]
-    offset = first.column - step.window.start
-    assert first.token == step.tokens[0, first.column]
-    assert first.confidence == pytest.approx(float(step.decision.signals["confidence"][0, offset]), abs=1e-6)
-    assert first.jsd == pytest.approx(float(step.decision.signals["jsd"][0, offset]), abs=1e-6)
+    for step in steps:
+        recorded = change(step, canvas.mask_id)
+        for rows in (recorded.commit, recorded.held):
+            for row, position in ((row, position) for row, found in enumerate(rows) for position in found):
+                offset = position.column - step.window.start
+                assert position.token == step.drawn[row, offset]
+                assert position.eligible == step.decision.eligible[row, offset]
+                assert set(position.signals) == set(step.decision.signals)
+                for name, values in step.decision.signals.items():
+                    value = float(values[row, offset])
+                    if value < inf:
+                        assert position.signals[name] == pytest.approx(value, abs=1e-6)
+                    else:
+                        assert position.signals[name] is None
 
 
-def test_what_is_no_number_is_null(run, written):
+def test_a_value_that_is_not_finite_is_null(run, written):
     _, steps = run
     assert torch.isinf(steps[0].decision.signals["jsd"]).all()
 
@@ -129,7 +132,9 @@ def test_what_is_no_number_is_null(run, written):
         raise AssertionError(f"{constant} is no JSON")
 
     lines = [json.loads(line, parse_constant=refuse) for line in written.read_text().splitlines()]
-    assert all(jsd is None for row in lines[1]["commit"] for *_, jsd in row)
+    found = [signals for row in lines[1]["commit"] for *_, signals in row]
+    assert found
+    assert all(signals["jsd"] is None for signals in found)
 
 
 def test_the_header_holds_the_fields_of_the_sampler_as_json():
@@ -180,17 +185,6 @@ def test_a_run_that_fails_leaves_a_trace_without_an_end(run, tmp_path):
     assert not read_trace(file).complete
 
 
-def test_a_trace_from_before_there_was_an_end_is_read(written):
-    header, *lines, _ = written.read_text().splitlines(keepends=True)
-    whole = read_trace(written)
-    older = json.dumps(json.loads(header) | {"format": 1}) + "\n"
-    written.write_text("".join([older, *lines]))
-    assert read_trace(written).changes == whole.changes
-    assert read_trace(written).complete
-    written.write_text("".join([older, *lines[:-1], lines[-1][:-2]]))
-    assert not read_trace(written).complete
-
-
 def test_a_killed_compressed_run_keeps_what_it_wrote(run, tmp_path):
     canvas, steps = run
     path = tmp_path / "run.jsonl.gz"
@@ -237,10 +231,15 @@ def test_a_broken_line_in_the_middle_is_named(written):
 @pytest.mark.parametrize(
     "changes",
     [
-        {"commit": [[[99, 1, None, None]], [], []]},
+        {"commit": [[[99, 1, True, {}]], [], []]},
+        {"commit": [[[4, 1, True, 0.5]], [], []]},
         {"commit": [[]]},
+        {"held": []},
         {"forced": [True]},
         {"commit": [[5], [], []]},
+        {"revoked": [[99], [], []]},
+        {"revoked": [["x"], [], []]},
+        {"rewritten": [[]]},
     ],
 )
 def test_a_line_that_does_not_fit_its_header_is_refused(changes, written):
@@ -253,8 +252,9 @@ def test_a_line_that_does_not_fit_its_header_is_refused(changes, written):
 
 def test_another_format_and_a_wrong_suffix_are_named(run, tmp_path):
     canvas, steps = run
-    with pytest.raises(ValueError, match="format 7"):
-        read_trace(write(tmp_path / "new.jsonl", canvas, steps, format=7))
+    for other in (1, 2, 7):
+        with pytest.raises(ValueError, match=f"format {other}"):
+            read_trace(write(tmp_path / "new.jsonl", canvas, steps, format=other))
     plain_file = write(tmp_path / "run.jsonl", canvas, steps)
     with pytest.raises(ValueError, match="gzip"):
         read_trace(plain_file.rename(tmp_path / "run.jsonl.gz"))
@@ -286,27 +286,27 @@ def test_the_page_needs_nothing_from_outside_and_holds_the_whole_trace(run, tmp_
     assert first["header"]["canvas"] == canvas.tokens.tolist()
 
 
-def test_a_change_tells_what_was_held_and_by_which_signals(run):
+def test_a_step_records_every_mask_that_it_left(run):
     canvas, steps = run
     for step in steps:
-        told = change(step, canvas.mask_id)
-        for row, held in enumerate(told.held):
+        for row, held in enumerate(change(step, canvas.mask_id).held):
             left = (step.tokens[row, step.window] == canvas.mask_id) & step.running[row]
             assert [place.column - step.window.start for place in held] == left.nonzero()[:, 0].tolist()
-            for place in held:
-                offset = place.column - step.window.start
-                assert place.persists == bool(step.decision.signals["persistence"][row, offset])
-                assert place.token == step.drawn[row, offset]
 
 
-def test_a_trace_without_held_positions_is_still_read(written):
-    lines = [json.loads(line) for line in written.read_text().splitlines()]
-    for line in lines[1:-1]:
-        del line["held"]
-    whole = read_trace(written)
-    written.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert replay(read_trace(written)) == replay(whole)
-    assert "changes" in to_html(read_trace(written))
+def test_a_run_without_a_step_leaves_a_complete_trace(run, tmp_path):
+    canvas, _ = run
+    read = read_trace(write(tmp_path / "run.jsonl", canvas, []))
+    assert read.complete
+    assert replay(read) == canvas.tokens.tolist()
+
+
+def test_a_run_that_is_refused_leaves_an_older_trace_alone(run, written):
+    canvas, _ = run
+    before = written.read_bytes()
+    with suppress(ValueError), recording(written, header_of(canvas)):
+        raise ValueError
+    assert written.read_bytes() == before
 
 
 def test_an_infilled_canvas_is_replayed_too(tmp_path):

@@ -1,0 +1,164 @@
+"""Read a trace back: its steps, the canvas after each of them, and their counts."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from unmask.trace.record import FORMAT, Change, Header, Position, Rows, open_trace
+from unmask.types import Counts
+
+Line = TypeVar("Line", Header, Change)
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """A recorded run."""
+
+    header: Header
+    changes: tuple[Change, ...]
+    complete: bool = True  # False: the run was stopped, or is still running
+
+    @property
+    def texts(self) -> dict[str, str]:
+        """Token id -> text, of every token that the trace names."""
+        texts = dict(self.header.texts)
+        for change in self.changes:
+            texts |= change.texts
+        return texts
+
+
+def read_trace(path: str | Path) -> Trace:
+    """Read a trace from a file, without an unfinished last line."""
+    lines = _read_json(Path(path))
+    if not lines:
+        raise ValueError(f"{path} holds no trace; it has no complete line")
+    _check_format(lines[0], path)
+    header = _build(Header, lines[0], f"{path}, line 1")
+    complete = lines[-1] == {"end": len(lines) - 2}
+    rest = enumerate(lines[1:-1] if complete else lines[1:], start=2)
+    changes = tuple(_read_change(line, header, f"{path}, line {number}") for number, line in rest)
+    return Trace(header, changes, complete)
+
+
+def replay(trace: Trace, changes: int | None = None) -> Rows:
+    """Return the canvas after that many changes, or after all of them if it is None."""
+    canvases = list(frames(replace(trace, changes=trace.changes[:changes])))
+    return canvases[-1] if canvases else [list(row) for row in trace.header.canvas]
+
+
+def frames(trace: Trace) -> Iterator[Rows]:
+    """Yield the canvas after every change, in order."""
+    canvas = [list(row) for row in trace.header.canvas]
+    for change in trace.changes:
+        for row, tokens in enumerate(canvas):
+            for column in change.revoked[row]:
+                tokens[column] = trace.header.mask_id
+            for position in (*change.commit[row], *change.rewritten[row]):
+                tokens[position.column] = position.token
+        yield [list(row) for row in canvas]
+
+
+def count(trace: Trace, row: int) -> Counts[int]:
+    """Count the cost of a row; the numbers equal those of its Result."""
+    steps = [change for change in trace.changes if change.running[row] and not change.leftover]
+    leftovers = [change for change in trace.changes if change.leftover]
+    return Counts(
+        steps=len(steps),
+        forwards=sum(change.fresh[row] for change in trace.changes),
+        accepted=sum(len(change.commit[row]) for change in steps if not change.forced[row]),
+        forced=sum(len(change.commit[row]) for change in steps if change.forced[row]),
+        forced_steps=sum(change.forced[row] for change in steps),
+        empty_steps=sum(not change.eligible[row] for change in steps),
+        leftovers=sum(len(change.commit[row]) for change in leftovers),
+        revoked=sum(len(change.revoked[row]) + len(change.rewritten[row]) for change in trace.changes),
+    )
+
+
+def _read_json(path: Path) -> list[Any]:
+    """Parse the lines of a file; drop a last one that its writer did not finish."""
+    contents: list[Any] = []
+    lines = _read_lines(path)
+    for number, line in enumerate(lines, start=1):
+        try:
+            contents.append(json.loads(line))
+        except ValueError:
+            if number == len(lines) and not line.endswith(b"\n"):  # the writer was killed
+                break
+            raise ValueError(f"{path}, line {number} is not valid JSON; is it a trace of unmask?") from None
+    return contents
+
+
+def _read_lines(path: Path) -> list[bytes]:
+    lines: list[bytes] = []
+    with open_trace(path, "rb") as file:
+        try:
+            for line in file:
+                lines.append(line)
+        except EOFError:  # a killed process leaves a compressed file without its end
+            pass
+        except (gzip.BadGzipFile, zlib.error) as error:
+            raise ValueError(f"{path} is not a valid gzip file ({error})") from None
+    return lines
+
+
+def _check_format(line: Any, path: str | Path) -> None:
+    """Raise if the header names another format; a line without a format is no header."""
+    found = line.get("format", FORMAT) if isinstance(line, dict) else FORMAT
+    if found != FORMAT:
+        raise ValueError(
+            f"{path} is a trace of format {found}; this version reads format {FORMAT}: record the run again"
+        )
+
+
+def _build(kind: type[Line], content: Any, where: str) -> Line:
+    """Build a Header or a Change from the fields of a line."""
+    try:
+        return kind(**content)
+    except TypeError as error:
+        raise ValueError(f"{where} is no line of a trace: {error}") from None
+
+
+def _read_change(content: Any, header: Header, where: str) -> Change:
+    """Build a Change that fits the canvas of its header."""
+    change = _build(Change, content, where)
+    try:
+        for rows in (change.commit, change.held, change.rewritten):
+            rows[:] = [[_read_position(values) for values in row] for row in rows]
+        fits = _fits(change, header.canvas)
+    except TypeError as error:
+        raise ValueError(f"{where} is no line of a trace: {error}") from None
+    if not fits:
+        raise ValueError(f"{where} does not fit the canvas of the header")
+    return change
+
+
+def _read_position(values: Any) -> Position:
+    position = Position(*values)
+    if not isinstance(position.signals, dict):
+        raise TypeError(f"the signals of a position must be an object, got {position.signals!r}")
+    return position
+
+
+def _fits(change: Change, canvas: Rows) -> bool:
+    """Whether a change has an entry per row, and columns of the canvas only."""
+    per_row: tuple[list[Any], ...] = (
+        change.commit,
+        change.held,
+        change.revoked,
+        change.rewritten,
+        change.forced,
+        change.eligible,
+        change.running,
+        change.fresh,
+    )
+    columns = [position.column for position in change.positions]
+    columns += [column for row in change.revoked for column in row]
+    return all(len(entries) == len(canvas) for entries in per_row) and all(
+        0 <= column < len(canvas[0]) for column in columns
+    )
