@@ -45,7 +45,7 @@ class TaskOptions:
 
     protocol: Annotated[
         str | None,
-        typer.Option("--protocol", show_default="the task's first", help="How it is asked and scored."),
+        typer.Option("--protocol", show_default="the task's first", help="Prompts and scoring."),
     ] = None
     data: Annotated[
         Path | None, typer.Option("--data", metavar="FOLDER", help="Local data instead of the hub's.")
