@@ -22,6 +22,7 @@ MAY_IMPORT = {  # room -> the rooms and modules of unmask that it may know
     "models": {"types", "models"},
     "fast": BOTTOM | {"decoding", "models", "fast"},
     "fast.kernels": {"fast.kernels"},
+    "fast.warm_up": CORE | {"fast"},
     "trace": {"types", "trace"},
     "ray_cluster": set(),
     "sandbox": {"sandbox"},

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import get_type_hints
 
 import pytest
@@ -13,30 +13,33 @@ from unmask.cli.fields import describe, parse, parse_fields
 from unmask.cli.options import DecodingOptions, LengthOptions, SamplerOptions, build_config
 from unmask.cli.serve import LimitOptions
 from unmask.serving.limits import Limits
+from unmask.serving.protocol import Common
 from unmask.serving.settings import Settings
 
-# behind an ended text nothing is shown, and reuse never changes a token
+# internal: neither ever changes a text
 NO_OPTION = {"stop_at_eos", "reuse"}
-OPTIONAL = {"steps", "refresh_every", "max_new_tokens"}  # their defaults are words
+HTTP_NAMES = {"max_new_tokens": "max_tokens", "min_new_tokens": "min_tokens"}
+SETTINGS = {item.name for item in fields(GenerationConfig)} - NO_OPTION
 
 
-def shown_defaults() -> dict[str, str]:
-    found = {}
-    for group in (DecodingOptions, LengthOptions):
-        for name, hint in get_type_hints(group, include_extras=True).items():
-            [option] = hint.__metadata__
-            found[name] = option.show_default
-    return found
+def test_every_setting_of_a_generation_has_an_option_and_a_field_in_requests():
+    options = {item.name for group in (DecodingOptions, LengthOptions) for item in fields(group)}
+    assert options == SETTINGS
+    assert {HTTP_NAMES.get(name, name) for name in SETTINGS} <= set(Common.model_fields)
 
 
-def test_every_setting_of_a_generation_has_an_option():
-    assert set(shown_defaults()) == {item.name for item in fields(GenerationConfig)} - NO_OPTION
+@pytest.mark.parametrize("command", ["generate", "chat", "infill", "compare", "eval", "reproduce", "serve"])
+def test_every_command_that_decodes_can_compile_and_cache(call, command):
+    words = call(command, "--help").stdout.split()
+    assert {"--compile", "--cache", "--refresh-every"} <= set(words)
 
 
 def test_the_help_page_shows_the_defaults_of_the_config():
-    shown = shown_defaults()
-    for name in set(shown) - OPTIONAL - {"stop"}:
-        assert shown[name].lower() == str(getattr(GenerationConfig(), name)).lower()
+    for name, hint in get_type_hints(DecodingOptions, include_extras=True).items():
+        [option] = hint.__metadata__
+        default = getattr(GenerationConfig(), name)
+        assert default is None or option.show_default == str(default)
+        assert option.show_default != "None"
 
 
 def test_the_help_page_of_serve_shows_the_defaults_of_the_engine():
@@ -50,6 +53,17 @@ def test_the_help_page_of_serve_shows_the_defaults_of_the_engine():
 
 def test_options_left_out_keep_the_defaults_of_the_config():
     assert build_config(DecodingOptions(), LengthOptions()) == GenerationConfig()
+
+
+def test_options_win_over_the_defaults_of_a_task():
+    length = LengthOptions()
+    assert build_config(length, max_new_tokens=8, stop=("a",)) == GenerationConfig(
+        max_new_tokens=8, stop=("a",)
+    )
+    length = replace(length, max_new_tokens=4, stop=["b"])
+    assert build_config(length, max_new_tokens=8, stop=("a",)) == GenerationConfig(
+        max_new_tokens=4, stop=("b",)
+    )
 
 
 def test_the_default_sampler_is_that_of_the_library():

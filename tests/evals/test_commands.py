@@ -151,7 +151,7 @@ def test_an_interrupt_says_how_to_go_on(checkpoint, tmp_path):
         stdout, stderr = running.communicate(timeout=60)
     assert (running.returncode, stdout) == (130, "")
     assert stderr.startswith("mini-gsm8k was interrupted after ")
-    assert f"of 500 samples; the same command goes on in {tmp_path / 'mini-gsm8k'}\n" in stderr
+    assert f"of 500 samples; the same command resumes it in {tmp_path / 'mini-gsm8k'}\n" in stderr
     assert read_lines(file, Record)
 
 

@@ -7,12 +7,14 @@ import logging
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+import unmask
 from tests.checkpoints import write_checkpoint
 from tests.raises import raises_field
 from tests.test_import import BLOCK
@@ -20,6 +22,7 @@ from tests.text.conftest import tiny
 from tests.text.scripted import BOS, EOS, TOKENIZER, Scripted, saying
 from unmask import LESS, Base, GenerationConfig, generate
 from unmask.evals.likelihood import Pair, log_likelihoods
+from unmask.fast import load as loading
 
 try:
     import lm_eval
@@ -265,6 +268,24 @@ def test_arguments_come_as_a_string(tmp_path: Path) -> None:
     assert (lm.mc_num, lm.check_greedy, lm.batch_size, lm.device.type) == (4, False, 3, "cpu")
     assert lm.tokenizer_name == str(folder).replace("/", "__")
     assert lm.get_model_info()["generation"]["steps"] == 8
+
+
+@needs_lm_eval
+def test_a_model_is_compiled_where_the_arguments_ask_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write_checkpoint(tmp_path / "llada", "llada_tiny")
+    monkeypatch.setattr(loading, "compile_model", partial(unmask.compile, layers=False))
+    arguments = f"pretrained={folder},max_new_tokens=12,cache=prefix,refresh_every=2"
+    plain = UnmaskLM.create_from_arg_string(arguments)
+    compiled = UnmaskLM.create_from_arg_string(f"{arguments},compile=True")
+    assert [lm.get_model_info()["compile"] for lm in (plain, compiled)] == [False, True]
+    assert compiled.config == GenerationConfig(max_new_tokens=12, cache="prefix", refresh_every=2)
+    assert texts(compiled, PROMPTS) == texts(plain, PROMPTS)
+    with pytest.raises(ValueError, match="compile needs a checkpoint by name"):
+        UnmaskLM(tiny("llada_tiny"), compile=True)
+    with pytest.raises(ValueError, match="compile must be True or False, got 'yes'"):
+        UnmaskLM.create_from_arg_string(f"{arguments},compile=yes")
 
 
 @needs_lm_eval

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from tests.evals.conftest import PARITY, SHORT, ask, parity
 from tests.raises import raises_field
-from unmask import GenerationConfig, generate, make_sampler
+from unmask import GenerationConfig, compile, generate, make_sampler
 from unmask.evals import Sample, evaluate, get_task
 from unmask.evals.fingerprint import fingerprint
 from unmask.evals.folder import append
@@ -186,6 +186,13 @@ def test_another_model_task_or_data_is_refused(checkpoint, model, task, whole):
             evaluate(*args, out=whole, batch_size=SIZE)
 
 
+def test_a_compiled_model_has_the_same_fingerprint_but_is_another_run(checkpoint, model, task, whole):
+    compiled = compile(load(checkpoint, device="cpu"), layers=False)
+    assert fingerprint(compiled) == fingerprint(model)
+    with pytest.raises(ValueError, match=r"model.compile = False, but this one has True; "):
+        evaluate(compiled, task, out=whole, batch_size=SIZE)
+
+
 def test_a_fingerprint_sees_every_weight_and_nothing_else(checkpoint, model):
     assert fingerprint(load(checkpoint, device="cpu")) == fingerprint(model)
     assert fingerprint(load(checkpoint, device="cpu", dtype="bfloat16")) != fingerprint(model)
@@ -222,7 +229,7 @@ def test_a_spoilt_line_is_named(model, task, whole, name, content, words):
 def test_records_in_another_order_are_refused(model, task, whole):
     lines = (whole / "records.jsonl").read_bytes().splitlines(keepends=True)
     (whole / "records.jsonl").write_bytes(b"".join([lines[1], lines[0], *lines[2:]]))
-    with pytest.raises(ValueError, match=r"records.jsonl, line 1 is about q/\d+, but this run asks q/\d+"):
+    with pytest.raises(ValueError, match=r"records.jsonl, line 1 is about q/\d+, but .* q/\d+"):
         evaluate(model, task, out=whole, batch_size=SIZE)
 
 

@@ -2,17 +2,19 @@ from __future__ import annotations
 
 import shutil
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from safetensors.torch import load_file, save_file
 
-from unmask import LESS
+from unmask import LESS, compile
 from unmask.evals import get_task
 from unmask.evals.run import Progress, evaluate_samples
 from unmask.experiments.audit import audit
 from unmask.experiments.lab import Lab, LabSettings
 from unmask.experiments.methods import base
 from unmask.experiments.store import ENDING, from_columns, to_columns
+from unmask.fast import load as loading
 from unmask.samplers import SAMPLERS
 from unmask.text.generate import generate
 
@@ -154,6 +156,26 @@ def test_other_settings_are_another_run(make_lab):
     }
     assert len(names) == 4
     assert run_of(lab).name(2, 1) != run_of(lab).name(3, 1)
+
+
+def test_a_lab_with_a_cache_uses_it_where_an_experiment_chooses_none(make_lab):
+    lab = make_lab(cache="prefix", refresh_every=2)
+    assert (run_of(lab).config.cache, run_of(lab).config.refresh_every) == ("prefix", 2)
+    assert (run_of(lab, cache=None).config.cache, run_of(lab, cache="dual").config.refresh_every) == (
+        None,
+        None,
+    )
+
+
+def test_compiled_runs_are_kept_beside_the_others(make_lab, monkeypatch):
+    monkeypatch.setattr(loading, "compile_model", partial(compile, layers=False))
+    plain, compiled = make_lab(), make_lab(compile=True)
+    outcomes = [lab.result(run_of(lab)) for lab in (plain, compiled)]
+    assert [one.configuration["model"]["compile"] for one in outcomes] == [False, True]
+    assert outcomes[0].records == outcomes[1].records
+    for lab in (plain, compiled):
+        measured = lab.measurement(lab.models[0], "kind", {"a": 1}, lambda lab=lab: lab.settings.compile)
+        assert measured is lab.settings.compile
 
 
 @pytest.mark.parametrize(("limit", "sizes"), [(9, [3, 2, 2, 2]), (8, [2, 2, 2, 2]), (2, [1, 1, 1, 1])])

@@ -479,7 +479,6 @@ def test_closing_now_ends_everything_at_once() -> None:
     [
         ({"max_new_tokens": 65}, "max_new_tokens must be at most 64 on this server, got 65"),
         ({"steps": 10**9}, "steps must be at most 1024 on this server, got 1000000000"),
-        ({"cache": "dual"}, "cache does not go with batches whose rows come and go"),
         ({"stop": ("a",) * 17}, "stop strings must be at most 16"),
         ({"stop": ("a" * 257,)}, "a stop string's length must be at most 256"),
     ],

@@ -172,13 +172,6 @@ def test_the_model_is_an_argument_or_the_option_of_the_other_commands() -> None:
         assert "'no/such/folder' is neither a folder nor a hub id" in done.stderr
 
 
-def test_the_help_page_offers_nothing_that_is_refused() -> None:
-    page = CliRunner().invoke(app, ["serve", "--help"]).stdout
-    assert "--steps" in page
-    assert "--cache" not in page
-    assert "--refresh-every" not in page
-
-
 def test_without_its_packages_it_says_how_to_get_them(folder: str) -> None:
     code = (
         "import sys; sys.modules['uvicorn'] = None; sys.argv = ['unmask', 'serve', 'x']; "

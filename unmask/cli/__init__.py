@@ -6,7 +6,7 @@ import sys
 
 
 def main() -> None:
-    """Run the command line; without typer or rich, say how to get them. An interrupt is quiet."""
+    """Run the command line; without typer or rich, say how to install them. An interrupt is quiet."""
     try:
         from unmask.cli.app import app
     except ModuleNotFoundError as error:

@@ -32,11 +32,11 @@ for function in (generate, chat, infill, compare, samplers, trace, train, serve,
     app.command()(command(function))
 app.command()(command(reproduce))
 app.add_typer(bench, name="bench")
-app.command("eval")(command(evaluate))  # the function may not hide a builtin
+app.command("eval")(command(evaluate))  # a function named eval would hide the builtin
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _version(show: bool) -> None:
+    if show:
         from unmask import __version__
 
         typer.echo(f"unmask {__version__}")

@@ -1,4 +1,4 @@
-"""What makes a function a command: options from dataclasses, --debug, and errors as sentences."""
+"""Turn functions into commands: options from dataclasses, --debug, and errors as sentences."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an e
 
 
 def command(function: Callable[..., None]) -> Callable[..., None]:
-    """The function with every parameter that is a dataclass spread out into one option per field."""
+    """Replace every dataclass parameter of the function by one option per field."""
     own = signature(function, eval_str=True).parameters
     groups = {name: parameter.annotation for name, parameter in own.items() if _is_group(parameter)}
 
@@ -39,7 +39,7 @@ def _is_group(parameter: Parameter) -> bool:
 
 
 def _spread(parameter: Parameter) -> Iterator[Parameter]:
-    """The parameter itself, or one for every field of its dataclass."""
+    """Yield the parameter itself, or one for every field of its dataclass."""
     if not _is_group(parameter):
         yield _keyword(parameter.name, parameter.annotation, parameter.default)
         return

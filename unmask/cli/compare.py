@@ -1,15 +1,15 @@
-"""`unmask compare`: questions under several samplers, side by side as in the paper's qualitative tables."""
+"""`unmask compare`: answers of several samplers side by side, as in the paper's qualitative tables."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from unmask.cli.generate import make_batch, set_up
+from unmask.cli.generate import make_batch, set_up, warm_up_on
 from unmask.cli.options import (
     DecodingOptions,
     LengthOptions,
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from unmask.cli.runs import Setup
     from unmask.text.generate import Generation
-    from unmask.types import Sampler
+    from unmask.types import Sampler, Step
 
 NAMES = "base,threshold,klass,prophet,less-paper,less-released,less"
 
@@ -60,8 +60,8 @@ AsJson = Annotated[
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
-    """What is asked, and who judges the answers."""
+class JudgedPrompt:
+    """A prompt, and a judge of its answers if it is an item of a task."""
 
     text: str
     prompt: object  # as `generate` takes it
@@ -70,10 +70,10 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What one sampler made of a question."""
+    """The answer of one sampler, and whether it is right."""
 
     generation: Generation
-    correct: bool | None  # None: nobody judged
+    correct: bool | None  # None: not judged
 
 
 def compare(
@@ -93,38 +93,39 @@ def compare(
     if (prompt is None) == (task is None):
         raise ValueError("give either a PROMPT or --task, such as --task mini-gsm8k,mini-math")
     chosen = {name: make_sampler(name) for name in _names(samplers, "--samplers", NAMES)}
-    asked = [] if task is None else [_item(name, item) for name in _names(task, "--task", "mini-gsm8k")]
+    prompts = [] if task is None else [_item(name, item) for name in _names(task, "--task", "mini-gsm8k")]
     setup = set_up(model, SamplerOptions(sampler=next(iter(chosen))), decoding, length)
     if prompt is not None:
         text = read_text(prompt)
-        asked = [Question(text, prompting.apply(setup.model, [text])[0])]
-    told = []
-    for question in asked:
+        prompts = [JudgedPrompt(text, prompting.apply(setup.model, [text])[0])]
+    warm_up_on(setup, lambda: _runs(setup, chosen, prompts[0]))
+    all_answers = []
+    for question in prompts:
         answers = _answers(setup, chosen, question)
-        told.append(answers)
+        all_answers.append(answers)
         if json:
             _print_json(question, answers, model.model)
         else:
             _print(question.text, answers)
     if not json and "less" in chosen and len(chosen) > 1:
-        typer.echo(_saved(told))
+        typer.echo(_saved(all_answers))
 
 
-def _item(task: str, place: int) -> Question:
-    """An item of a task, with its judge."""
+def _item(task: str, place: int) -> JudgedPrompt:
+    """Return an item of a task, with its judge."""
     from unmask.evals import get_task
 
-    found = get_task(task)
-    samples = found.load(None)
+    benchmark = get_task(task)
+    samples = benchmark.load(None)
     if place >= len(samples):
         raise ValueError(f"--item must be below {len(samples)}, the size of {task}; got {place}")
     sample = samples[place]
     shown = sample.prompt if isinstance(sample.prompt, str) else sample.prompt[-1]["content"]  # type: ignore[index]
-    return Question(shown, sample.prompt, lambda text: found.score([sample], [text])[0].correct)
+    return JudgedPrompt(shown, sample.prompt, lambda text: benchmark.score([sample], [text])[0].correct)
 
 
 def _names(text: str, option: str, example: str) -> list[str]:
-    """The names in a comma-separated list, at least one, each once."""
+    """Split a comma-separated list of at least one name, each given once."""
     names = [name.strip() for name in text.split(",") if name.strip()]
     if not names:
         raise ValueError(f"{option} names none; give some, such as {example}")
@@ -134,9 +135,15 @@ def _names(text: str, option: str, example: str) -> list[str]:
     return names
 
 
-def _answers(setup: Setup, samplers: dict[str, Sampler], question: Question) -> dict[str, Answer]:
-    """The answer of every sampler, timed after a forward that warms the model up."""
-    # all at once: what one sampler refuses is refused before the first one runs
+def _runs(setup: Setup, samplers: dict[str, Sampler], question: JudgedPrompt) -> Iterator[Iterator[Step]]:
+    """Yield the steps of every sampler."""
+    for sampler in samplers.values():
+        yield make_batch(replace(setup, sampler=sampler), [question.prompt]).steps
+
+
+def _answers(setup: Setup, samplers: dict[str, Sampler], question: JudgedPrompt) -> dict[str, Answer]:
+    """Return the answer of every sampler, timed after a forward that warms the model up."""
+    # prepare all first: an error of one sampler comes before the first one runs
     batches = {
         name: make_batch(replace(setup, sampler=sampler), [question.prompt])
         for name, sampler in samplers.items()
@@ -152,7 +159,7 @@ def _answers(setup: Setup, samplers: dict[str, Sampler], question: Question) -> 
     return answers
 
 
-def _print_json(question: Question, answers: dict[str, Answer], model: str) -> None:
+def _print_json(question: JudgedPrompt, answers: dict[str, Answer], model: str) -> None:
     first = next(iter(answers.values())).generation
     for name, answer in answers.items():
         verdict = {} if answer.correct is None else {"correct": answer.correct}
@@ -173,18 +180,18 @@ def _print(prompt: str, answers: dict[str, Answer]) -> None:
     Console().print(table)
 
 
-def _saved(told: list[dict[str, Answer]]) -> str:
-    """What LESS spared over the first sampler, on all questions together."""
-    name = next(iter(told[0]))
-    less, first = ([answers[key].generation for answers in told] for key in ("less", name))
+def _saved(all_answers: list[dict[str, Answer]]) -> str:
+    """Return a sentence: the steps and time that LESS saved over the first sampler, on all questions."""
+    name = next(iter(all_answers[0]))
+    less, first = ([answers[key].generation for answers in all_answers] for key in ("less", name))
     steps, before = sum(one.steps for one in less), sum(one.steps for one in first)
     faster = sum(one.seconds for one in first) / sum(one.seconds for one in less)
     fewer = f"{1 - steps / before:.0%} fewer, {faster:.1f}x as fast"
     saved = f"less took {steps} steps where {name} took {before}: {fewer}"
-    if told[0]["less"].correct is None:
+    if all_answers[0]["less"].correct is None:
         return f"{saved}."
-    right = {key: sum(bool(answers[key].correct) for answers in told) for key in ("less", name)}
-    return f"{saved}; right answers: less {right['less']}, {name} {right[name]} of {len(told)}."
+    right = {key: sum(bool(answers[key].correct) for answers in all_answers) for key in ("less", name)}
+    return f"{saved}; right answers: less {right['less']}, {name} {right[name]} of {len(all_answers)}."
 
 
 def _table(prompt: str) -> Table:
@@ -199,7 +206,7 @@ def _table(prompt: str) -> Table:
 
 
 def _facts(name: str, answer: Answer, speedup: float) -> Text:
-    """The name of a sampler over what its answer took, and whether it is right."""
+    """Return the sampler's name, the cost of its answer, and whether it is right."""
     from rich.text import Text
 
     cost = answer.generation

@@ -1,4 +1,4 @@
-"""`unmask compare-runs`: two runs on the same samples, paired."""
+"""`unmask compare-runs`: compare two runs on the same samples."""
 
 from __future__ import annotations
 
@@ -14,61 +14,67 @@ if TYPE_CHECKING:
 
 First = Annotated[Path, typer.Argument(metavar="A", help="A run's folder, or its records.jsonl.")]
 Second = Annotated[Path, typer.Argument(metavar="B", help="The run that is compared with it.")]
-Show = Annotated[int, typer.Option("--show", metavar="N", help="List so many ids that flip, each way.")]
+Show = Annotated[int, typer.Option("--show", metavar="N", help="List up to N ids that flip, each way.")]
 Seed = Annotated[int, typer.Option("--seed", help="Seed of the bootstrap.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
 def compare_runs(first: First, second: Second, show: Show = 0, seed: Seed = 0, json: AsJson = False) -> None:
-    """Compare two runs of a task: accuracy, its difference and how sure it is, steps and forwards."""
+    """Compare two runs of a task: accuracies, their difference and its interval, steps and forwards."""
     from unmask.evals.compare import compare
     from unmask.evals.records import Record, find_records, read_lines
 
     files = find_records(first), find_records(second)
-    unlike = _unlike(*files)
-    found = compare(read_lines(files[0], Record), read_lines(files[1], Record), seed=seed)
+    changes = _changes(*files)
+    comparison = compare(read_lines(files[0], Record), read_lines(files[1], Record), seed=seed)
     if json:
         import json as library
 
-        typer.echo(library.dumps({"configuration": unlike, **asdict(found)}, allow_nan=False))
+        typer.echo(library.dumps({"configuration": changes, **asdict(comparison)}, allow_nan=False))
         return
-    for name, (a, b) in unlike.items():
+    for name, (a, b) in changes.items():
         typer.secho(f"{name}: {a!r} -> {b!r}", dim=True)
-    _print(found, show)
+    _print(comparison, show)
 
 
-def _unlike(first: Path, second: Path) -> dict[str, list[object]]:
-    """The fields in which the configurations differ; runs of two tasks cannot be compared."""
+def _changes(first: Path, second: Path) -> dict[str, list[object]]:
+    """Return the fields in which the configurations differ; raise if the tasks do."""
     from unmask.evals.folder import read_manifest
     from unmask.evals.manifest import differences
 
     one, other = read_manifest(first.parent), read_manifest(second.parent)
     if one is None or other is None:
         return {}
-    found = {name: [a, b] for name, a, b in differences(one.configuration, other.configuration)}
-    if "task.name" in found:
-        a, b = found["task.name"]
+    changes: dict[str, list[object]] = {
+        name: [a, b] for name, a, b in differences(one.configuration, other.configuration)
+    }
+    if "task.name" in changes:
+        a, b = changes["task.name"]
         raise ValueError(
             f"{first.parent} is a run of {a}, {second.parent} one of {b}; compare like with like"
         )
-    return found
+    return changes
 
 
-def _print(found: Comparison, show: int) -> None:
-    for label, accuracy, interval in zip("AB", found.accuracies, found.intervals, strict=True):
+def _print(comparison: Comparison, show: int) -> None:
+    for label, accuracy, interval in zip("AB", comparison.accuracies, comparison.intervals, strict=True):
         typer.echo(f"{label}: {accuracy:.2%}, 95 % interval {_percent(interval)}")
     typer.echo(
-        f"B - A: {100 * found.difference:+.2f} points, 95 % interval {_percent(found.difference_interval)} "
-        f"(bootstrap), p = {found.p_value:.3g} (McNemar, exact)"
+        f"B - A: {100 * comparison.difference:+.2f} points, "
+        f"95 % interval {_percent(comparison.difference_interval)} (bootstrap), "
+        f"p = {comparison.p_value:.3g} (McNemar, exact)"
     )
     typer.echo(
-        f"{found.samples} samples: {len(found.lost)} lost, {len(found.gained)} gained, "
-        f"{found.same_texts} texts the same"
+        f"{comparison.samples} samples: {len(comparison.lost)} lost, {len(comparison.gained)} gained, "
+        f"{comparison.same_texts} texts the same"
     )
-    typer.echo(f"A takes {found.step_ratio:.2f}x the steps and {found.forward_ratio:.2f}x the forwards of B")
-    if found.only_first or found.only_second:
-        typer.echo(f"left out: {found.only_first} samples only in A, {found.only_second} only in B")
-    for label, ids in (("lost", found.lost), ("gained", found.gained)):
+    typer.echo(
+        f"A takes {comparison.step_ratio:.2f}x the steps "
+        f"and {comparison.forward_ratio:.2f}x the forwards of B"
+    )
+    if comparison.only_first or comparison.only_second:
+        typer.echo(f"left out: {comparison.only_first} samples only in A, {comparison.only_second} only in B")
+    for label, ids in (("lost", comparison.lost), ("gained", comparison.gained)):
         if show and ids:
             more = f" and {len(ids) - show} more" if len(ids) > show else ""
             typer.echo(f"{label}: {', '.join(ids[:show])}{more}")

@@ -1,4 +1,4 @@
-"""Errors as a user sees them: one sentence on standard error and an exit code, no traceback."""
+"""Show errors as one sentence on standard error and an exit code, without a traceback."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")
 
 @contextmanager
 def sentences(debug: bool) -> Iterator[None]:
-    """Turn the errors that a user can cause into a sentence and an exit code."""
+    """Turn errors that a user can cause into a sentence and an exit code."""
     try:
         yield
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
-    except BrokenPipeError:  # the reader has gone: nobody is left to tell
+    except BrokenPipeError:  # the reader closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(FAILED) from None
     except (ValueError, OSError, MemoryError, RuntimeError) as error:
@@ -31,18 +31,18 @@ def sentences(debug: bool) -> Iterator[None]:
             raise
         if debug:
             traceback.print_exc()
-        tell(sentence(error))
+        print_error(sentence(error))
         raise typer.Exit(FAILED) from None
 
 
-def tell(message: str) -> None:
+def print_error(message: str) -> None:
     """Print an error."""
     typer.secho("error: ", fg=typer.colors.RED, bold=True, nl=False, err=True)
     typer.echo(message, err=True)
 
 
 def sentence(error: Exception) -> str:
-    """What went wrong, on one line."""
+    """Return the message of an error on one line."""
     if isinstance(error, MemoryError) or _is_out_of_memory(error):
         return (
             "out of memory; lower --max-new-tokens, give fewer prompts, or load a smaller --dtype "

@@ -1,4 +1,4 @@
-"""How far an evaluation is: a bar on a terminal, else a line now and then."""
+"""Progress of an evaluation: a bar on a terminal, else a line every 30 seconds."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SECONDS_BETWEEN_LINES = 30.0
 
 
 class Watcher:
-    """Takes every progress report, and remembers the last one."""
+    """Remembers the last progress report."""
 
     last: Progress | None = None
 
@@ -28,21 +28,21 @@ class Watcher:
 
 
 class Lines(Watcher):
-    """A line on standard error, not too often."""
+    """Prints a line on standard error every 30 seconds at most."""
 
     def __init__(self, label: str) -> None:
         self._label = label
-        self._told = monotonic()
+        self._printed = monotonic()
 
     def __call__(self, progress: Progress) -> None:
         super().__call__(progress)
-        if monotonic() - self._told >= SECONDS_BETWEEN_LINES:
-            self._told = monotonic()
+        if monotonic() - self._printed >= SECONDS_BETWEEN_LINES:
+            self._printed = monotonic()
             typer.echo(f"{self._label}: {progress.done}/{progress.total}  {facts(progress)}", err=True)
 
 
 class Drawn(Watcher):
-    """A bar."""
+    """Draws a bar."""
 
     def __init__(self, label: str, bar: Bar) -> None:
         self._bar = bar
@@ -55,7 +55,7 @@ class Drawn(Watcher):
 
 @contextmanager
 def showing_progress(label: str) -> Iterator[Watcher]:
-    """A watcher of one task's run."""
+    """Yield a watcher of one task's run."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield Lines(label)
@@ -71,7 +71,7 @@ def showing_progress(label: str) -> Iterator[Watcher]:
 
 
 def facts(progress: Progress) -> str:
-    """Running accuracy, cost per sample and the time left."""
+    """Return the running accuracy, the cost per sample and the time left."""
     if not progress.done:
         return ""
     done, left = progress.done, progress.seconds_left

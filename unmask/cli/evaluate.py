@@ -1,4 +1,4 @@
-"""`unmask eval`: benchmarks from their samples to a table."""
+"""`unmask eval`: run benchmarks and print a table."""
 
 from __future__ import annotations
 
@@ -12,14 +12,22 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from unmask.cli.eval_progress import showing_progress
-from unmask.cli.options import DecodingOptions, LengthOptions, ModelOptions, SamplerOptions, build_config
-from unmask.cli.runs import load_model
+from unmask.cli.options import (
+    LENGTHS,
+    DecodingOptions,
+    ModelOptions,
+    SamplerOptions,
+    build_config,
+    config_options,
+)
+from unmask.cli.runs import compile_now, load_model, say_dimly, worker_loader
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from unmask.evals.summary import Summary
     from unmask.evals.task import Sample, Task
+    from unmask.models.trunk import Trunk
     from unmask.text.config import GenerationConfig
     from unmask.types import Sampler
 
@@ -33,63 +41,42 @@ Names = Annotated[
 
 @dataclass(frozen=True, kw_only=True)
 class TaskOptions:
-    """What is asked, and what is kept."""
+    """Which samples, and where the records go."""
 
     protocol: Annotated[
         str | None,
-        typer.Option("--protocol", show_default="the task's first", help="How it is asked and scored."),
+        typer.Option("--protocol", show_default="the task's first", help="Prompts and scoring."),
     ] = None
     data: Annotated[
         Path | None, typer.Option("--data", metavar="FOLDER", help="Local data instead of the hub's.")
     ] = None
-    limit: Annotated[int | None, typer.Option("--limit", help="Only the first so many samples.")] = None
+    limit: Annotated[int | None, typer.Option("--limit", metavar="N", help="Only the first N samples.")] = (
+        None
+    )
     out: Annotated[
         Path | None,
         typer.Option(
             "--out",
             metavar="FOLDER",
             show_default="runs/MODEL/SAMPLER",
-            help="Where runs are kept, a folder per task; a run that is there goes on.",
+            help="Folder of the runs, one folder per task; a run found there is resumed.",
         ),
     ] = None
     batch_size: Annotated[int, typer.Option("--batch-size", "-b", help="Samples decoded together.")] = 8
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object per task.")] = False
 
 
-@dataclass(frozen=True, kw_only=True)
+TASKS_OWN = {"max_new_tokens": "the task's", "stop": "the task's"}
+
+
+@config_options("Text", {name: LENGTHS[name] for name in TASKS_OWN}, TASKS_OWN)
 class TaskLengthOptions:
-    """Where a text ends; the task says it unless the user does."""
-
-    max_new_tokens: Annotated[
-        int | None,
-        typer.Option(
-            "--max-new-tokens",
-            "-n",
-            show_default="the task's",
-            help="Tokens to decode.",
-            rich_help_panel="Text",
-        ),
-    ] = None
-    stop: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--stop",
-            metavar="TEXT",
-            show_default="the task's",
-            help="End the text before this string; as often as needed.",
-            rich_help_panel="Text",
-        ),
-    ] = None
-
-    def within(self, task: Task) -> LengthOptions:
-        """These lengths, and the task's own where none is given."""
-        length = task.max_new_tokens if self.max_new_tokens is None else self.max_new_tokens
-        return LengthOptions(max_new_tokens=length, stop=self.stop or list(task.stop))
+    """Where a text ends; the task decides unless the user does."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RayOptions:
-    """Who decodes, if it is not this process."""
+    """Workers on a Ray cluster instead of this process."""
 
     ray: Annotated[
         str | None,
@@ -116,8 +103,8 @@ class RayOptions:
 
 
 @dataclass(frozen=True)
-class Asked:
-    """A task that is ready to be run."""
+class TaskRun:
+    """A task with its samples and settings."""
 
     task: Task
     samples: Sequence[Sample]
@@ -134,66 +121,81 @@ def evaluate(
     length: TaskLengthOptions,
     cluster: RayOptions,
 ) -> None:
-    """Run benchmarks; the same command again goes on where it was stopped."""
+    """Run benchmarks; the same command again resumes a stopped run."""
     sampler = choice.build()
     out = tasks.out or RUNS / _short(model.model) / choice.sampler
-    asked = [_ask(name, tasks, decoding, length, out) for name in dict.fromkeys(names)]
+    runs = [_task_run(name, tasks, decoding, length, out) for name in dict.fromkeys(names)]
     summaries = []
-    with _evaluator(model, cluster) as run:
-        for one in asked:
-            summaries.append(_told(partial(run, batch_size=tasks.batch_size), one, sampler))
+    with _evaluator(model, cluster, runs[0], sampler, tasks.batch_size) as evaluate_samples:
+        for one in runs:
+            summaries.append(_run(partial(evaluate_samples, batch_size=tasks.batch_size), one, sampler))
             if tasks.json:
                 _print_json(summaries[-1])
     if not tasks.json:
         _print_tables(summaries, f"{choice.title} on {_short(model.model)}")
-        typer.secho(f"kept in {out}", dim=True, err=True)
+        say_dimly(f"kept in {out}")
 
 
 def _short(model: str) -> str:
-    """The last part of a hub id or a path."""
+    """Return the last part of a hub id or a path."""
     return Path(model).name.partition("@")[0] or "model"
 
 
-def _ask(
+def _task_run(
     name: str, options: TaskOptions, decoding: DecodingOptions, length: TaskLengthOptions, out: Path
-) -> Asked:
-    """The task of this name; wrong settings and data are refused before a model is loaded."""
+) -> TaskRun:
+    """Find a task and load its samples; errors in settings and data come before a model is loaded."""
     from unmask.evals import get_task
     from unmask.evals.run import load_samples
 
     task = get_task(name, options.protocol)
-    config = build_config(decoding, length.within(task))
-    return Asked(task, load_samples(task, options.data, options.limit), config, out / task.name)
+    config = build_config(decoding, length, max_new_tokens=task.max_new_tokens, stop=task.stop)
+    return TaskRun(task, load_samples(task, options.data, options.limit), config, out / task.name)
 
 
 @contextmanager
-def _evaluator(model: ModelOptions, cluster: RayOptions) -> Iterator[Callable[..., Summary]]:
-    """`evaluate_samples` with the model that the options name, here or on a cluster."""
+def _evaluator(
+    model: ModelOptions, cluster: RayOptions, first: TaskRun, sampler: Sampler, batch_size: int
+) -> Iterator[Callable[..., Summary]]:
+    """Yield `evaluate_samples` with the model that the options name, here or on a cluster."""
     if cluster.ray is None:
         from unmask.evals.run import evaluate_samples
 
-        yield partial(evaluate_samples, load_model(model))
+        loaded = load_model(model)
+        compile_now(loaded, model.model, lambda: _warm_up(loaded, first, sampler, batch_size))
+        yield partial(evaluate_samples, loaded)
         return
     from unmask.evals.cluster import connect
-    from unmask.models import load
 
-    # a worker has a working folder of its own
-    source = str(Path(model.model).resolve()) if Path(model.model).exists() else model.model
-    replica = partial(load, source, device=model.device, dtype=model.dtype)
-    with connect(cluster.ray, replica, workers=cluster.workers, gpu=model.device != "cpu") as connected:
+    if model.compile:
+        say_dimly(f"each worker compiles {model.model} with its first batch")
+    gpu = model.device != "cpu"
+    with connect(cluster.ray, worker_loader(model), workers=cluster.workers, gpu=gpu) as connected:
         yield connected.evaluate_samples
 
 
-def _told(run: Callable[..., Summary], asked: Asked, sampler: Sampler) -> Summary:
-    """Run a task; an interrupt says what is kept."""
-    with showing_progress(asked.task.name) as watch:
+def _warm_up(model: Trunk, run: TaskRun, sampler: Sampler, batch_size: int) -> float:
+    """Compile at the shape of a full batch with the prompt of the first sample."""
+    from unmask.fast.warm_up import warm_up
+    from unmask.text.prompts import encode_prompts
+
+    new_tokens = run.config.new_tokens(model.info)
+    [ids] = encode_prompts(model, [run.samples[0].prompt], new_tokens)
+    rows = max(1, min(batch_size, len(run.samples)))
+    return warm_up(model, sampler, run.config, rows=(rows,), prompt_tokens=len(ids))
+
+
+def _run(evaluate_samples: Callable[..., Summary], run: TaskRun, sampler: Sampler) -> Summary:
+    """Run a task; an interrupt says how to resume it."""
+    with showing_progress(run.task.name) as watch:
         try:
-            return run(asked.task, asked.samples, sampler, asked.config, out=asked.out, progress=watch)
+            return evaluate_samples(run.task, run.samples, sampler, run.config, out=run.out, progress=watch)
         except KeyboardInterrupt:
             last = watch.last
             done = "before its first sample" if last is None else f"after {last.done} of {last.total} samples"
-            message = f"{asked.task.name} was interrupted {done}; the same command goes on in {asked.out}"
-            typer.echo(message, err=True)
+            typer.echo(
+                f"{run.task.name} was interrupted {done}; the same command resumes it in {run.out}", err=True
+            )
             raise
 
 
@@ -204,7 +206,7 @@ def _print_json(summary: Summary) -> None:
 
 
 def _print_tables(summaries: Sequence[Summary], what: str) -> None:
-    """A column per task: many numbers fit on a narrow terminal only one below the other."""
+    """Print a column per task: on a narrow terminal, many numbers fit only below each other."""
     from rich.console import Console
 
     for first in range(0, len(summaries), COLUMNS):
@@ -227,7 +229,7 @@ def _table(summaries: Sequence[Summary], what: str) -> Table:
 
 
 def _numbers(summary: Summary) -> dict[str, str]:
-    """The numbers of a summary, by what they are called."""
+    """Return the numbers of a summary by their labels."""
     low, high = summary.interval
     return {
         "samples": str(summary.samples),
@@ -247,10 +249,11 @@ def _numbers(summary: Summary) -> dict[str, str]:
 
 
 def _origin(summary: Summary) -> str:
-    """Where the numbers come from."""
+    """Return the device, the versions and the date of a run."""
     configuration, environment = summary.configuration, summary.environment
     versions = configuration["versions"]
+    compiled = ", compiled" if configuration["model"].get("compile") else ""
     return (
-        f"{configuration['model']['device']}, unmask {versions['unmask']}, torch {versions['torch']}, "
-        f"python {environment['python']}, {environment['date'][:10]}"
+        f"{configuration['model']['device']}{compiled}, unmask {versions['unmask']}, "
+        f"torch {versions['torch']}, python {environment['python']}, {environment['date'][:10]}"
     )

@@ -1,4 +1,4 @@
-"""FIELD=VALUE as text, read by the type of the dataclass field."""
+"""Parse FIELD=VALUE by the type of the dataclass field."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NUMBERS = {int: "a whole number", float: "a number"}
 
 
 def parse_fields(sampler: Any, settings: Sequence[str]) -> dict[str, Any]:
-    """Values by field; an unknown field keeps its text, for `make_sampler` to refuse with a suggestion."""
+    """Return values by field; an unknown field keeps its text, and `check_fields` refuses it."""
     hints = get_type_hints(type(sampler))
     known = {item.name for item in fields(sampler)}
     parsed = {}
@@ -27,13 +27,13 @@ def parse_fields(sampler: Any, settings: Sequence[str]) -> dict[str, Any]:
 
 
 def parse(name: str, kind: Any, text: str) -> Any:
-    """The text as a value of this type."""
+    """Parse a text as a value of this type."""
     if kind in NUMBERS:
         return _number(name, kind, text)
     if kind is bool:
         return _one_of(name, TRUTH, text.lower())
     if get_origin(kind) in (Union, UnionType):
-        return _optional(name, kind, text)
+        return _union(name, kind, text)
     if get_origin(kind) is Literal:
         return _one_of(name, {str(choice): choice for choice in get_args(kind)}, text)
     if get_origin(kind) is tuple:
@@ -44,7 +44,7 @@ def parse(name: str, kind: Any, text: str) -> Any:
 
 
 def describe(kind: Any) -> str:
-    """The type as a user may write its values."""
+    """Describe the values that a user may write."""
     if get_origin(kind) in (Union, UnionType):
         return " | ".join("none" if part is NoneType else describe(part) for part in get_args(kind))
     if get_origin(kind) is Literal:
@@ -67,9 +67,27 @@ def _one_of(name: str, choices: dict[str, Any], text: str) -> Any:
     return choices[text]
 
 
-def _optional(name: str, kind: Any, text: str) -> Any:
-    [inner] = (part for part in get_args(kind) if part is not NoneType)
-    return None if text.lower() == "none" else parse(name, inner, text)
+def _union(name: str, kind: Any, text: str) -> Any:
+    """Read the words of a union first: none, and those of its Literal; else a value of its other type."""
+    parts = get_args(kind)
+    words = {word: value for part in parts for word, value in _words(part).items()}
+    if text.lower() in words:
+        return words[text.lower()]
+    others = [part for part in parts if not _words(part)]
+    if not others:
+        return _one_of(name, words, text)
+    try:
+        return parse(name, others[0], text)
+    except ValueError:
+        kinds = (NUMBERS.get(others[0], describe(others[0])), *words)
+        raise ValueError(f"{name} must be {' or '.join(kinds)}, got {text!r}") from None
+
+
+def _words(part: Any) -> dict[str, Any]:
+    """Return the values of a Literal or of None by how a user writes them."""
+    if part is NoneType:
+        return {"none": None}
+    return {str(word): word for word in get_args(part)} if get_origin(part) is Literal else {}
 
 
 def _sampler(name: str, kind: Any, text: str) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
 from time import perf_counter
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,10 +19,11 @@ from unmask.cli.options import (
     read_text,
 )
 from unmask.cli.output import print_cost, print_json, print_text
-from unmask.cli.runs import Setup, load_model, watching
+from unmask.cli.runs import Setup, compile_now, load_model, watching
 
 if TYPE_CHECKING:
     from unmask.text.generate import Generation, Prepared
+    from unmask.types import Step
 
 Prompts = Annotated[
     list[str] | None,
@@ -50,8 +52,10 @@ def generate(
         raise ValueError("--stream prints one text as it grows; leave out --json, --live and further prompts")
     texts = [read_text(prompt) for prompt in prompts]
     setup = set_up(model, choice, decoding, length)
-    batch = make_batch(setup, prompting.apply(setup.model, texts))
-    answers = [say(setup, batch, output)] if stream else decode(setup, batch, output)
+    chats = prompting.apply(setup.model, texts)
+    warm_up_on(setup, lambda: [make_batch(setup, chats).steps])
+    batch = make_batch(setup, chats)
+    answers = [print_stream(setup, batch, output)] if stream else decode(setup, batch, output)
     for text, answer in zip(texts, answers, strict=True):
         if output.json:
             print_json(answer, prompt=text, model=model.model, sampler=choice.sampler)
@@ -64,7 +68,7 @@ def generate(
 def set_up(
     model: ModelOptions, choice: SamplerOptions, decoding: DecodingOptions, length: LengthOptions
 ) -> Setup:
-    """What decodes; wrong settings are refused before the model is loaded."""
+    """Load the model, after checking the other settings."""
     sampler, config = choice.build(), build_config(decoding, length)
     return Setup(
         model=load_model(model),
@@ -75,22 +79,29 @@ def set_up(
     )
 
 
+def warm_up_on(setup: Setup, runs: Callable[[], Iterable[Iterator[Step]]]) -> None:
+    """If the model is compiled, take the first steps of these runs, so that everything is compiled now."""
+    from unmask.fast.warm_up import take_steps
+
+    compile_now(setup.model, setup.model_name, lambda: take_steps(runs()))
+
+
 def make_batch(setup: Setup, prompts: list[object]) -> Prepared:
-    """The prompts, ready to be decoded."""
+    """Encode the prompts as one batch."""
     from unmask.text.generate import prepare
 
     return prepare(setup.model, prompts, setup.sampler, setup.config)  # type: ignore[arg-type]
 
 
 def decode(setup: Setup, batch: Prepared, output: OutputOptions) -> list[Generation]:
-    """The answers of a batch."""
+    """Return the answers of a batch."""
     since = perf_counter()
     with watching(setup, batch, output, first=batch.canvas.start) as steps:
         return batch.read(steps, since=since)
 
 
-def say(setup: Setup, batch: Prepared, output: OutputOptions) -> Generation:
-    """The answer of a batch of one, printed while it grows."""
+def print_stream(setup: Setup, batch: Prepared, output: OutputOptions) -> Generation:
+    """Print the answer of a batch of one while it grows, and return it."""
     from unmask.text.stream import chunks
 
     with watching(setup, batch, output, bar=False) as steps:

@@ -1,4 +1,4 @@
-"""`unmask infill`: gaps in a text filled in."""
+"""`unmask infill`: fill the gaps of a text."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from unmask.cli.generate import set_up
+from unmask.cli.generate import set_up, warm_up_on
 from unmask.cli.options import (
     DecodingOptions,
     LengthOptions,
@@ -43,22 +43,23 @@ def infill(
     from unmask.text.gaps import read_gaps
     from unmask.text.infill import prepare_infill
 
-    given = read_text(text)
-    parts = read_gaps(given)
+    source = read_text(text)
+    parts = read_gaps(source)
     setup = set_up(model, choice, decoding, LengthOptions())
+    warm_up_on(setup, lambda: [prepare_infill(setup.model, parts, setup.sampler, setup.config).steps])
     since = perf_counter()
     filling = prepare_infill(setup.model, parts, setup.sampler, setup.config)
     with watching(setup, filling, output) as steps:
         answer = filling.read(steps, since=since)
     if output.json:
-        print_json(answer, prompt=given, model=model.model, sampler=choice.sampler)
+        print_json(answer, prompt=source, model=model.model, sampler=choice.sampler)
     else:
         _print(parts, answer.gaps)
         print_cost(answer)
 
 
 def _print(parts: Sequence[str | Gap], gaps: Sequence[str]) -> None:
-    """The text with what the gaps got in colour."""
+    """Print the text, the filled gaps in colour."""
     filled = iter(gaps)
     for part in parts:
         if isinstance(part, str):

@@ -1,18 +1,31 @@
-"""The options that commands share, a dataclass per theme. One left out keeps its owner's own default.
+"""The options that commands share, a dataclass per theme.
 
-`show_default` repeats such a default for the help page; a test holds it to the owner's.
+The options of decoding are the fields of GenerationConfig: its types and defaults, with a line of help here.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
+from types import UnionType
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Literal,
+    TypeVar,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import typer
 
-from unmask.cli.fields import parse_fields
+from unmask.cli.fields import parse, parse_fields
+from unmask.text.fields import ConfigFields
 
 if TYPE_CHECKING:
     from unmask.text.config import GenerationConfig
@@ -20,11 +33,37 @@ if TYPE_CHECKING:
 
 DEFAULT_MODEL = "mini-llada"
 DEFAULT_SAMPLER = "less"
-CACHES = ("none", "prefix", "dual")
+STEPS = {
+    "steps": "Reverse steps at most.",
+    "block_length": "Columns decoded together; auto: the model family's own, none: the full sequence.",
+    "temperature": "0 takes the likeliest token.",
+    "top_p": "Draw from the nucleus of this mass.",
+    "top_k": "Draw from this many tokens; 0: all.",
+    "seed": "Seed of every prompt.",
+    "guidance": "Classifier-free guidance; 0: off, else 2x the work.",
+    "end_tokens": "suppress: no end-of-text token; demote: positions that would take one rank last (base).",
+    "cache": "Reuse keys and values outside the block: an approximation that saves work.",
+    "refresh_every": "With a cache: forwards of a block between two full ones.",
+}
+LENGTHS = {
+    "max_new_tokens": "Tokens to decode.",
+    "min_new_tokens": "No end token before this many tokens.",
+    "stop": "End the text before this string; may be repeated.",
+}
+SHORT = {"temperature": "-t", "max_new_tokens": "-n"}
+METAVARS = {"stop": "TEXT", "block_length": "N|auto|none"}
+# a default of None, in words
+SHOWN = {
+    "steps": "one per new token",
+    "cache": "none",
+    "refresh_every": "once per block",
+    "max_new_tokens": "the model's own, mostly 256",
+}
+Group = TypeVar("Group", bound=type)
 
 
 def _panel(title: str) -> Callable[..., Any]:
-    """An option under a title of the help page."""
+    """Return `typer.Option` for options under this title of the help page."""
 
     def option(*names: str, **settings: Any) -> Any:
         return typer.Option(*names, rich_help_panel=title, **settings)
@@ -32,13 +71,72 @@ def _panel(title: str) -> Callable[..., Any]:
     return option
 
 
-_model, _sampler, _decoding = _panel("Model"), _panel("Sampler"), _panel("Decoding")
+_model, _sampler = _panel("Model"), _panel("Sampler")
 _text, _output = _panel("Text"), _panel("Output")
 
 
+def config_options(
+    panel: str, about: Mapping[str, str], shown: Mapping[str, str] = SHOWN
+) -> Callable[[Group], Group]:
+    """Make a class a dataclass with an option for each named field of GenerationConfig; None if left out."""
+    hints = get_type_hints(ConfigFields)
+
+    def fill(group: Group) -> Group:
+        for name, text in about.items():
+            setattr(group, name, None)
+            option = _config_option(name, hints[name], text, panel, shown)
+            group.__annotations__[name] = Annotated[_option_type(hints[name]) | None, option]
+        return cast(Group, dataclass(frozen=True, kw_only=True)(group))
+
+    return fill
+
+
+def _config_option(name: str, hint: Any, text: str, panel: str, shown: Mapping[str, str]) -> Any:
+    default = getattr(ConfigFields(), name)
+    usual = False if default == () else str(default).lower()  # False: show no default
+    flag = f"--{name.replace('_', '-')}"
+    return typer.Option(
+        *([flag, SHORT[name]] if name in SHORT else [flag]),
+        metavar=METAVARS.get(name) or _choices(hint),
+        show_default=shown.get(name, usual),
+        help=text,
+        rich_help_panel=panel,
+    )
+
+
+def _members(hint: Any) -> tuple[Any, ...]:
+    return get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+
+
+def _choices(hint: Any) -> str | None:
+    """Return the values of a field as "a|b|none", or None if it takes numbers or any text."""
+    names = [str(value) for part in _members(hint) if get_origin(part) is Literal for value in get_args(part)]
+    return "|".join([*names, *(["none"] if type(None) in _members(hint) else [])]) if names else None
+
+
+def _option_type(hint: Any) -> Any:
+    """Return the type that typer reads: text where the field takes words, which `build_config` parses."""
+    if any(get_origin(part) is Literal for part in _members(hint)):
+        return str
+    first = _members(hint)[0]
+    return list[str] if get_origin(first) is tuple else first
+
+
 @dataclass(frozen=True, kw_only=True)
-class ModelOptions:
-    """Which model, and where it runs."""
+class LoadOptions:
+    """Where and how a model runs."""
+
+    device: Annotated[str, _model("--device", help="auto, cpu, cuda, cuda:N or mps.")] = "auto"
+    dtype: Annotated[str, _model("--dtype", help="auto, float32, bfloat16, float16 or int8.")] = "auto"
+    compile: Annotated[
+        bool,
+        _model("--compile", help="Compile the model first: slower to start, faster on a GPU from then on."),
+    ] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelOptions(LoadOptions):
+    """Which model, and how it runs."""
 
     model: Annotated[
         str,
@@ -48,13 +146,11 @@ class ModelOptions:
             help="mini-llada, mini-dream, a checkpoint folder, or a hub id owner/name[@revision].",
         ),
     ] = DEFAULT_MODEL
-    device: Annotated[str, _model("--device", help="auto, cpu, cuda, cuda:N or mps.")] = "auto"
-    dtype: Annotated[str, _model("--dtype", help="auto, float32, bfloat16, float16 or int8.")] = "auto"
 
 
 @dataclass(frozen=True, kw_only=True)
 class SamplerOptions:
-    """Which rule decides."""
+    """Which sampler decides."""
 
     sampler: Annotated[
         str, _sampler("--sampler", "-s", help="`unmask samplers` lists them; or a preset FILE.json.")
@@ -70,105 +166,29 @@ class SamplerOptions:
 
     @property
     def title(self) -> str:
-        """What a user calls the sampler: its name, and what is changed of it."""
+        """Return the sampler's name and the fields that the user changed."""
         return " ".join((self.sampler, *(self.settings or ())))
 
     def build(self) -> Sampler:
-        """The sampler that these options mean."""
-        from dataclasses import replace
-
+        """Return the sampler with the changed fields."""
         from unmask.samplers import check_fields
         from unmask.samplers.presets import find_sampler
 
         preset: Any = find_sampler(self.sampler)
         changes = parse_fields(preset, self.settings or [])
         check_fields(self.sampler, preset, changes)
-        made: Sampler = replace(preset, **changes)
-        return made
+        sampler: Sampler = replace(preset, **changes)
+        return sampler
 
 
-@dataclass(frozen=True, kw_only=True)
-class StepOptions:
+@config_options("Decoding", STEPS)
+class DecodingOptions:
     """How the canvas is decoded."""
 
-    steps: Annotated[
-        int | None, _decoding("--steps", show_default="one per new token", help="Reverse steps at most.")
-    ] = None
-    block_length: Annotated[
-        str | None,
-        _decoding(
-            "--block-length",
-            metavar="N|auto|none",
-            show_default="auto",
-            help="Columns decoded together; auto: the model family's own, none: the full sequence.",
-        ),
-    ] = None
-    temperature: Annotated[
-        float | None,
-        _decoding("--temperature", "-t", show_default="0.0", help="0 takes the likeliest token."),
-    ] = None
-    top_p: Annotated[
-        float | None, _decoding("--top-p", show_default="1.0", help="Draw from the nucleus of this mass.")
-    ] = None
-    top_k: Annotated[
-        int | None, _decoding("--top-k", show_default="0", help="Draw from so many tokens; 0: all.")
-    ] = None
-    seed: Annotated[int | None, _decoding("--seed", show_default="0", help="Seed of every prompt.")] = None
-    guidance: Annotated[
-        float | None,
-        _decoding(
-            "--guidance", show_default="0.0", help="Classifier-free guidance; 0: off, else 2x the work."
-        ),
-    ] = None
-    end_tokens: Annotated[
-        str | None,
-        _decoding(
-            "--end-tokens",
-            metavar="keep|suppress|demote",
-            show_default="keep",
-            help="suppress: no end-of-text token; demote: positions that would take one rank last (base).",
-        ),
-    ] = None
 
-
-@dataclass(frozen=True, kw_only=True)
-class DecodingOptions(StepOptions):
-    """How the canvas is decoded, and what is kept between forwards."""
-
-    cache: Annotated[
-        str | None,
-        _decoding(
-            "--cache",
-            metavar="|".join(CACHES),
-            show_default="none",
-            help="Reuse keys and values outside the block: an approximation that saves work.",
-        ),
-    ] = None
-    refresh_every: Annotated[
-        int | None,
-        _decoding(
-            "--refresh-every",
-            show_default="once per block",
-            help="Forwards of a block between two full ones, with a cache.",
-        ),
-    ] = None
-
-
-@dataclass(frozen=True, kw_only=True)
+@config_options("Text", LENGTHS)
 class LengthOptions:
     """Where a text ends."""
-
-    max_new_tokens: Annotated[
-        int | None,
-        _text("--max-new-tokens", "-n", show_default="the model's own, mostly 256", help="Tokens to decode."),
-    ] = None
-    min_new_tokens: Annotated[
-        int | None, _text("--min-new-tokens", show_default="0", help="No end token before so many.")
-    ] = None
-    stop: Annotated[
-        list[str] | None,
-        _text("--stop", metavar="TEXT", help="End the text before this string; as often as needed."),
-    ] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,7 +203,7 @@ class PromptOptions:
     ] = False
 
     def apply(self, model: Any, texts: list[str]) -> list[Any]:
-        """The prompts in the form that `generate` takes: chats where the model has a template."""
+        """Return the prompts as `generate` takes them: chats if the model has a template."""
         templated = getattr(model.tokenizer, "has_chat_template", False)
         if self.system is not None and (self.raw or not templated):
             raise ValueError(
@@ -193,14 +213,14 @@ class PromptOptions:
         return [self.messages(text) if templated and not self.raw else text for text in texts]
 
     def messages(self, text: str) -> list[dict[str, str]]:
-        """A conversation with one question."""
-        given = [] if self.system is None else [{"role": "system", "content": self.system}]
-        return [*given, {"role": "user", "content": text}]
+        """Return a conversation with one question."""
+        system = [] if self.system is None else [{"role": "system", "content": self.system}]
+        return [*system, {"role": "user", "content": text}]
 
 
 @dataclass(frozen=True, kw_only=True)
 class OutputOptions:
-    """What is shown, and what is kept."""
+    """Output: JSON, a live view, a trace file."""
 
     json: Annotated[
         bool, _output("--json", help="Print one JSON object per text on standard output, nothing else.")
@@ -216,30 +236,20 @@ class OutputOptions:
             raise ValueError("--json and --live both want standard output; choose one")
 
 
-def build_config(*groups: object) -> GenerationConfig:
-    """The settings that were given, over the defaults of GenerationConfig."""
-    from unmask.errors import one_of
+def build_config(*groups: Any, **defaults: Any) -> GenerationConfig:
+    """Return the settings of these groups of options, over `defaults`, over those of GenerationConfig."""
     from unmask.text.config import GenerationConfig
 
-    given = {item.name: getattr(group, item.name) for group in groups for item in fields(group)}  # type: ignore[arg-type]
-    settings = {name: value for name, value in given.items() if value is not None}
-    if "block_length" in settings:
-        settings["block_length"] = parse_block_length(settings["block_length"])
-    if "cache" in settings:
-        one_of("--cache", settings["cache"], CACHES)
-        settings["cache"] = None if settings["cache"] == "none" else settings["cache"]
-    return GenerationConfig(**settings)
-
-
-def parse_block_length(text: str) -> int | str | None:
-    """Columns per block: a number, "auto", or None for "none"."""
-    if text in ("auto", "none"):
-        return "auto" if text == "auto" else None
-    if not text.isdecimal():
-        raise ValueError(f"--block-length must be a whole number, auto or none, got {text!r}")
-    return int(text)
+    hints = get_type_hints(ConfigFields)
+    values = {item.name: getattr(group, item.name) for group in groups for item in fields(group)}
+    settings = {
+        name: parse(f"--{name.replace('_', '-')}", hints[name], value) if isinstance(value, str) else value
+        for name, value in values.items()
+        if value not in (None, [])
+    }
+    return GenerationConfig(**{**defaults, **settings})
 
 
 def read_text(text: str) -> str:
-    """The text of an argument; "-" stands for standard input."""
+    """Return the text of an argument; "-" reads standard input."""
     return sys.stdin.read().removesuffix("\n") if text == "-" else text

@@ -1,4 +1,4 @@
-"""What a command prints: texts on standard output, what they cost on standard error, JSON for machines."""
+"""Print texts on standard output, their cost on standard error, and JSON for machines."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 
 def print_text(text: str, *, end: str = "\n") -> None:
-    """Print a text; as it is into a file, without control characters on a terminal."""
+    """Print a text; on a terminal, without control characters."""
     typer.echo((printable(text) if sys.stdout.isatty() else text) + end, nl=False)
 
 
 def print_cost(cost: Cost, finish: str | None = None) -> None:
-    """One dim line with what a text took."""
+    """Print the cost of a text as one dim line."""
     facts = [
         f"{cost.steps} steps",
         f"{cost.forwards} forwards",
@@ -34,6 +34,6 @@ def print_cost(cost: Cost, finish: str | None = None) -> None:
 
 
 def print_json(answer: Generation | Infilling, **more: object) -> None:
-    """Print an answer, and what belongs to it, as one line of JSON."""
+    """Print an answer and more fields as one line of JSON."""
     shares = {"forced_share": answer.forced_share, "empty_share": answer.empty_share}
     typer.echo(json.dumps({**more, **asdict(answer), **shares}, ensure_ascii=False, allow_nan=False))

@@ -1,4 +1,4 @@
-"""Progress on standard error, for what takes longer than two seconds."""
+"""Progress on standard error, shown after two seconds."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PATIENCE = 2.0  # seconds before anything is shown
 
 @contextmanager
 def progress(label: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
-    """A function that takes how much is done; without a total the bar only moves."""
+    """Yield a function that takes the amount done; without a total the bar only moves."""
     console = Console(stderr=True)
     columns = (
         SpinnerColumn(),

@@ -1,4 +1,4 @@
-"""`unmask reproduce`: the tables and figures of the paper, from runs that are kept."""
+"""`unmask reproduce`: make the tables and figures of the paper from stored runs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from unmask.cli.options import DEFAULT_MODEL, parse_block_length
+from unmask.cli.options import (
+    DEFAULT_MODEL,
+    STEPS,
+    LoadOptions,
+    ModelOptions,
+    build_config,
+    config_options,
+)
+from unmask.cli.runs import compile_now, load_model
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -20,6 +28,8 @@ if TYPE_CHECKING:
     from unmask.experiments.lab import Lab, Watch
     from unmask.experiments.report import Report, Table
     from unmask.experiments.runs import Outcome, Run
+    from unmask.models.trunk import Trunk
+    from unmask.text.config import GenerationConfig
 
 PAGE = "results.md"
 LIMIT = "Samples in all, shared evenly by the tasks, at least one of each (`unmask eval`: per task)."
@@ -31,9 +41,14 @@ Names = Annotated[
 ]
 
 
+@config_options("Decoding", {name: STEPS[name] for name in ("block_length", "cache", "refresh_every")})
+class ReproduceDecoding:
+    """Settings of every run, unless an experiment compares them."""
+
+
 @dataclass(frozen=True, kw_only=True)
-class ReproduceOptions:
-    """What is run, on what, and where it is kept."""
+class ReproduceOptions(LoadOptions):
+    """Models, tasks and settings of the runs, and where the results go."""
 
     models: Annotated[
         list[str] | None,
@@ -65,24 +80,18 @@ class ReproduceOptions:
     data: Annotated[
         Path | None, typer.Option("--data", metavar="FOLDER", help="Local data instead of the hub's.")
     ] = None
-    device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:N or mps.")] = "auto"
-    dtype: Annotated[str, typer.Option("--dtype", help="auto, float32, bfloat16 or float16.")] = "auto"
     batch_size: Annotated[
         int | None,
         typer.Option(
             "--batch-size", "-b", min=1, show_default="64 on a GPU, 4 on a CPU", help="Samples together."
         ),
     ] = None
-    block_length: Annotated[
-        str,
-        typer.Option("--block-length", metavar="N|auto|none", help="Columns decoded together, as elsewhere."),
-    ] = "auto"
     threads: Annotated[
         int | None,
         typer.Option("--threads", min=1, show_default="torch's own", help="CPU threads of the model."),
     ] = None
     records_only: Annotated[
-        bool, typer.Option("--records-only", help="Build what the kept records allow; decode nothing.")
+        bool, typer.Option("--records-only", help="Build from the stored records alone; decode nothing.")
     ] = False
     pack: Annotated[
         bool, typer.Option("--pack", help="Move new records into OUT/records.tar.xz at the end.")
@@ -92,38 +101,51 @@ class ReproduceOptions:
         float | None, typer.Option("--max-steps", help="calibrate: steps per sample at most, instead.")
     ] = None
 
-    def lab(self) -> Lab:
-        """The lab that these options mean."""
+    def lab(self, decoding: ReproduceDecoding) -> Lab:
+        """Return the lab with these settings; it loads models through the CLI."""
         from unmask.experiments.lab import Lab, LabSettings
 
-        given = {item.name: getattr(self, item.name) for item in fields(LabSettings)}
-        given["models"] = tuple(self.models or [DEFAULT_MODEL])
-        given["tasks"] = tuple(self.tasks.split(",")) if self.tasks else ()
-        given["block_length"] = parse_block_length(self.block_length)
-        return Lab(LabSettings(**given))
+        config = build_config(decoding)
+        names = [item.name for item in fields(LabSettings)]
+        values = {name: getattr(self if hasattr(self, name) else config, name) for name in names}
+        values["models"] = tuple(self.models or [DEFAULT_MODEL])
+        values["tasks"] = tuple(self.tasks.split(",")) if self.tasks else ()
+        return Lab(LabSettings(**values), load=lambda lab, name: self._load(lab, name, config))
+
+    def _load(self, lab: Lab, name: str, config: GenerationConfig) -> Trunk:
+        """Load a model; if it is to be compiled, compile it at the lab's batch size."""
+        from unmask.fast.warm_up import warm_up
+        from unmask.text.generate import DEFAULT_SAMPLER
+
+        model = load_model(
+            ModelOptions(model=name, device=self.device, dtype=self.dtype, compile=self.compile)
+        )
+        rows = (lab.batch_size(model),)
+        compile_now(model, name, lambda: warm_up(model, DEFAULT_SAMPLER, config, rows=rows))
+        return model
 
 
-def reproduce(names: Names, options: ReproduceOptions) -> None:
-    """Make the paper's tables and figures; the same command again goes on where it was stopped."""
+def reproduce(names: Names, options: ReproduceOptions, decoding: ReproduceDecoding) -> None:
+    """Make the paper's tables and figures; the same command again resumes a stopped run."""
     from unmask.experiments import EXPERIMENTS, get_experiment
     from unmask.experiments.lab import Missing
     from unmask.experiments.page import figures_folder, write_page
 
-    wanted = list(dict.fromkeys(EXPERIMENTS if "all" in names else names))
-    experiments = [get_experiment(name) for name in wanted]
-    lab, page = options.lab(), options.page or options.out / PAGE
+    chosen = dict.fromkeys(EXPERIMENTS if "all" in names else names)
+    experiments = [get_experiment(name) for name in chosen]
+    lab, page = options.lab(decoding), options.page or options.out / PAGE
     tables = options.out / "reports"
     figures = figures_folder(page) if "all" in names else tables
     _set_threads(options.threads)
     reports, outcomes, missing = {}, {}, dict[str, str]()
     for experiment in experiments:
         try:
-            reports[experiment], made = _made(lab, experiment)
+            reports[experiment], finished = _run(lab, experiment)
         except Missing as error:
             missing[experiment.name] = str(error)
             continue
-        outcomes.update(made)
-        _tell(experiment, reports[experiment], tables, figures)
+        outcomes.update(finished)
+        _show(experiment, reports[experiment], tables, figures)
     _report_missing(missing, any_built=bool(reports))
     if "all" in names:
         page.parent.mkdir(parents=True, exist_ok=True)
@@ -142,7 +164,7 @@ def _set_threads(threads: int | None) -> None:
 
 
 def _report_missing(missing: Mapping[str, str], *, any_built: bool) -> None:
-    """Say which experiments lack records; an error where there is nothing else."""
+    """Say which experiments lack records; raise if none was built."""
     lines = [f"{name} is not complete: {reason}" for name, reason in missing.items()]
     if lines and not any_built:
         raise ValueError(lines[0])
@@ -150,21 +172,22 @@ def _report_missing(missing: Mapping[str, str], *, any_built: bool) -> None:
         typer.secho(line, fg=typer.colors.YELLOW, err=True)
 
 
-def _made(lab: Lab, experiment: Experiment) -> tuple[Report, dict[Run, Outcome]]:
-    """Make an experiment's runs and its report; an interrupt says what is kept."""
+def _run(lab: Lab, experiment: Experiment) -> tuple[Report, dict[Run, Outcome]]:
+    """Make an experiment's runs and its report; an interrupt says how to resume."""
     with _progress(experiment.name) as watch:
         try:
             return experiment.make(lab, watch)
         except KeyboardInterrupt:
             typer.echo(
-                f"{experiment.name} was interrupted; the same command goes on in {lab.settings.out}", err=True
+                f"{experiment.name} was interrupted; the same command resumes it in {lab.settings.out}",
+                err=True,
             )
             raise
 
 
 @contextmanager
 def _progress(name: str) -> Iterator[Watch]:
-    """A bar of runs and one of the samples of this run, on a terminal; else a line per run."""
+    """Show a bar of runs and one of samples on a terminal, else a line per run."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
     from rich.progress import Progress as Bar
@@ -192,20 +215,20 @@ def _progress(name: str) -> Iterator[Watch]:
 
 
 class _Lines:
-    """A line on standard error for every run that is begun."""
+    """Prints a line on standard error at the start of every run."""
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._begun: set[Run] = set()
+        self._started: set[Run] = set()
 
     def __call__(self, done: int, total: int, run: Run, state: Progress | None) -> None:
-        if run not in self._begun:
-            self._begun.add(run)
+        if run not in self._started:
+            self._started.add(run)
             label = f"{run.model} {run.task} {type(run.sampler).__name__}"
             typer.echo(f"{self._name}: {done} of {total} runs done, now {label}", err=True)
 
 
-def _tell(experiment: Experiment, report: Report, tables: Path, figures: Path) -> None:
+def _show(experiment: Experiment, report: Report, tables: Path, figures: Path) -> None:
     """Print a report, and write its tables and figures."""
     from rich.console import Console
 
@@ -225,7 +248,7 @@ def _tell(experiment: Experiment, report: Report, tables: Path, figures: Path) -
 
 
 def _print_table(console: Console, table: Table) -> None:
-    """Print a table; one that is wider than the terminal goes on below, with its first column again."""
+    """Print a table; one wider than the terminal continues below, with its first column again."""
     from rich import box
     from rich.table import Table as Drawn
     from rich.text import Text
@@ -240,7 +263,7 @@ def _print_table(console: Console, table: Table) -> None:
 
 
 def _pieces(table: Table, width: int) -> list[list[int]]:
-    """The columns in groups that fit the width, each led by the first column."""
+    """Group the columns to fit the width; each group begins with the first column."""
     sizes = [
         PADDING + max(len(word) for word in (*name.split(), *cells, ""))
         for name, *cells in zip(table.header, *table.rows, strict=True)

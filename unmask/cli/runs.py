@@ -1,11 +1,15 @@
-"""One run as every command has it: a model, a rule, and watchers that see each step."""
+"""One run: the model is loaded and compiled here, and watchers see each step."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
+
+import typer
 
 from unmask.cli.live import FRAMES_PER_SECOND, Throttle, can_show, showing
 from unmask.cli.options import ModelOptions, OutputOptions
@@ -24,7 +28,7 @@ Watcher = Callable[["Step"], None]
 
 
 class Decoding(Protocol):
-    """A canvas, its plan and its steps to come."""
+    """A canvas, its plan, and the steps that decode it."""
 
     @property
     def canvas(self) -> Canvas: ...
@@ -38,7 +42,7 @@ class Decoding(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:
-    """What decodes: the model, the sampler and the settings, with the names that the user gave them."""
+    """The model, the sampler and the settings of a run, with the names that the user gave them."""
 
     model: Trunk
     model_name: str
@@ -47,11 +51,11 @@ class Setup:
     config: GenerationConfig
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """The text of tokens, special ones included."""
+        """Return the text of tokens, special ones included."""
         return "" if self.model.tokenizer is None else self.model.tokenizer.decode(tokens, skip_special=False)
 
     def header(self, canvas: Canvas, plan: Plan) -> Header:
-        """The header of this run's trace."""
+        """Return the header of this run's trace."""
         from unmask import __version__
         from unmask.trace import Header, plain
 
@@ -72,20 +76,55 @@ class Setup:
 
 
 def load_model(options: ModelOptions) -> Trunk:
-    """The model that the options name."""
-    with progress(f"loading {options.model}"):
-        from unmask.models import load
+    """Load the model, compiled if the options say so; `compile_now` makes it ready."""
+    from unmask.fast.load import load_model as load
 
-        return load(options.model, device=options.device, dtype=options.dtype)
+    with progress(f"loading {options.model}"):
+        return load(options.model, device=options.device, dtype=options.dtype, compile=options.compile)
+
+
+def worker_loader(options: ModelOptions) -> Callable[[], Trunk]:
+    """Return a loader that a Ray worker can call; its working folder is another one."""
+    from unmask.fast.load import load_model as load
+
+    source = str(Path(options.model).resolve()) if Path(options.model).exists() else options.model
+    return partial(load, source, device=options.device, dtype=options.dtype, compile=options.compile)
+
+
+def compile_now(
+    model: Trunk, name: str, warm_up: Callable[[], float], say: Callable[[str], object] | None = None
+) -> None:
+    """Run `warm_up` if the model is compiled, and say what was compiled and how long it took."""
+    from unmask.fast.load import is_compiled
+
+    if not is_compiled(model):
+        return
+    with progress(f"compiling {name}"):
+        seconds = warm_up()
+    (say or say_dimly)(f"compiled {name} ({_shape(model)}): {seconds:.1f} s")
+
+
+def say_dimly(line: str) -> None:
+    """Print a line on standard error, like every progress line."""
+    typer.secho(line, dim=True, err=True)
+
+
+def _shape(model: Trunk) -> str:
+    """Return the layers, the dtype and the device of a model in a few words."""
+    import torch
+
+    weight = model.norm.weight
+    device = torch.cuda.get_device_name(weight.device) if weight.is_cuda else weight.device.type.upper()
+    return f"{len(model.layers)} layers, {str(weight.dtype).removeprefix('torch.')}, {device}"
 
 
 @contextmanager
 def watching(
     setup: Setup, run: Decoding, output: OutputOptions, *, first: int = 0, bar: bool = True
 ) -> Iterator[Iterator[Step]]:
-    """The steps of a run, shown and recorded as the options say while they are taken.
+    """Yield the steps of a run, shown and recorded as the options say.
 
-    `first` is the column that a live picture begins with; without one, a bar shows the progress.
+    A live picture begins with the column `first`; without one, a bar shows the progress.
     """
     watchers: list[Watcher] = []
     with ExitStack() as stack:
@@ -122,7 +161,7 @@ def _live(setup: Setup, run: Decoding, first: int) -> Iterator[Watcher]:
 
 @contextmanager
 def _bar(canvas: Canvas) -> Iterator[Watcher]:
-    """A bar of committed tokens."""
+    """Show a bar of committed tokens."""
     total = int((canvas.tokens == canvas.mask_id).sum())
     throttle = Throttle(FRAMES_PER_SECOND)
     with progress("decoding", total) as update:

@@ -1,4 +1,4 @@
-"""`unmask samplers`: every preset with its fields, their values and their types."""
+"""`unmask samplers`: list the presets with their fields, values and types."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _table() -> Table:
 
 
 def _fields(sampler: Any) -> dict[str, dict[str, Any]]:
-    """Value and type of every field, and whether the preset changed it."""
+    """Return value and type of every field, and whether the preset changed it."""
     from unmask.trace import plain
 
     hints, usual = get_type_hints(type(sampler)), type(sampler)()
@@ -79,7 +79,7 @@ def _fields(sampler: Any) -> dict[str, dict[str, Any]]:
 
 
 def _shown(value: object) -> str:
-    """A value as --set takes it."""
+    """Write a value as --set takes it."""
     if isinstance(value, dict):  # another sampler, by its name
         from unmask.samplers import SAMPLERS
         from unmask.trace import plain

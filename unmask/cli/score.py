@@ -1,4 +1,4 @@
-"""`unmask score`: stored texts judged again, without a model."""
+"""`unmask score`: judge stored texts again, without a model."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Data = Annotated[
 Out = Annotated[
     Path | None, typer.Option("--out", metavar="FILE", help="Write the records with their new verdicts.")
 ]
-Show = Annotated[int, typer.Option("--show", metavar="N", help="List so many of the changed samples.")]
+Show = Annotated[int, typer.Option("--show", metavar="N", help="List up to N changed samples.")]
 
 
 def score(
@@ -40,7 +40,7 @@ def score(
     out: Out = None,
     show: Show = 10,
 ) -> None:
-    """Judge the texts of a run again and say what changed."""
+    """Judge the texts of a run again and list the changes."""
     from unmask.evals.records import Record, find_records, read_lines, to_line
     from unmask.evals.rescore import rescore
     from unmask.evals.run import load_samples
@@ -51,10 +51,10 @@ def score(
         raise ValueError(f"{file} holds no complete record; there is nothing to score")
     judging = _task(file, task, protocol)
     rescored = rescore(judging, load_samples(judging, data), records)
-    if rescored.asked_otherwise:
+    if rescored.other_prompts:
         typer.echo(
-            f"note: {len(rescored.asked_otherwise)} texts answer another prompt than {judging.name} "
-            f"({judging.protocol}) has now, such as {rescored.asked_otherwise[0]}",
+            f"note: {len(rescored.other_prompts)} texts answer another prompt than {judging.name} "
+            f"({judging.protocol}) has now, such as {rescored.other_prompts[0]}",
             err=True,
         )
     typer.echo(f"{judging.name} ({judging.protocol}, version {judging.version}), {len(records)} samples")
@@ -66,7 +66,7 @@ def score(
 
 
 def _task(file: Path, name: str | None, protocol: str | None) -> Task:
-    """The task that judges: the run's own, as far as the user names no other."""
+    """Return the task that judges: the run's own, unless the user names another."""
     from unmask.evals import get_task
     from unmask.evals.folder import read_manifest
 
@@ -75,9 +75,9 @@ def _task(file: Path, name: str | None, protocol: str | None) -> Task:
         if name is None:
             raise ValueError(f"{file} has no run.json beside it; name its task with --task")
         return get_task(name, protocol)
-    ran = manifest.configuration["task"]
-    same = name is None or name == ran["name"]
-    return get_task(name or ran["name"], protocol or (ran["protocol"] if same else None))
+    own = manifest.configuration["task"]
+    same = name is None or name == own["name"]
+    return get_task(name or own["name"], protocol or (own["protocol"] if same else None))
 
 
 def _print_accuracies(before: Sequence[Record], after: Sequence[Record]) -> None:

@@ -1,25 +1,33 @@
-"""`unmask serve`: a model behind OpenAI's HTTP interface."""
+"""`unmask serve`: serve a model through OpenAI's HTTP interface."""
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from unmask.cli.options import DEFAULT_MODEL, ModelOptions, SamplerOptions, StepOptions, build_config
-from unmask.cli.runs import load_model
+from unmask.cli.options import (
+    DEFAULT_MODEL,
+    DecodingOptions,
+    LoadOptions,
+    ModelOptions,
+    SamplerOptions,
+    build_config,
+)
+from unmask.cli.runs import compile_now, load_model, worker_loader
 from unmask.errors import FieldError
 
 if TYPE_CHECKING:
     from unmask.serving.limits import Limits
     from unmask.serving.settings import Settings
 
+log = logging.getLogger(__name__)
 MODELS = "mini-llada, mini-dream, a checkpoint folder or a hub id."
 KEY = "UNMASK_API_KEY"
 RENAMED = {"max_batch": "max_rows"}  # options whose field has another name
@@ -28,8 +36,8 @@ _PANEL, _LIMITS, _CLUSTER = "Server", "Limits", "Cluster"
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServerOptions:
-    """Which model is served and where, and whom the server lets in."""
+class ServerOptions(LoadOptions):
+    """The model, the address and the access rules of the server."""
 
     named: Annotated[
         str | None,
@@ -41,17 +49,9 @@ class ServerOptions:
             rich_help_panel="Model",
         ),
     ] = None
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N or mps.", rich_help_panel="Model")] = (
-        "auto"
-    )
-    dtype: Annotated[
-        str, typer.Option(help="auto, float32, bfloat16, float16 or int8.", rich_help_panel="Model")
-    ] = "auto"
     name: Annotated[
         str | None,
-        typer.Option(
-            help="What requests call the model.", show_default="the MODEL given", rich_help_panel=_PANEL
-        ),
+        typer.Option(help="Name of the model in requests.", show_default="MODEL", rich_help_panel=_PANEL),
     ] = None
     threads: Annotated[
         int | None,
@@ -67,7 +67,7 @@ class ServerOptions:
         typer.Option(
             "--exact/--batched",
             show_default="exact on a CPU",
-            help="Run the model on rows alone: no rounding by neighbours. Or on rows of like length at once.",
+            help="Run each row alone, so that others do not affect its rounding; or similar rows at once.",
             rich_help_panel="Model",
         ),
     ] = None
@@ -97,24 +97,25 @@ class ServerOptions:
     def __post_init__(self) -> None:
         if self.api_key is not None and not self.api_key.strip():
             raise ValueError("--api-key must not be empty; leave it out to let everybody in")
-        if self.api_key is None and KEY in os.environ:  # an empty one does not get here
+        if self.api_key is None and KEY in os.environ:  # typer drops an empty one
             raise ValueError(f"{KEY} must not be empty; unset it to let everybody in")
 
-    def model(self, given: str | None) -> str:
-        """The model that the argument or the option names."""
-        if given is not None and self.named is not None:
-            raise ValueError(f"the model must be named once, got {given!r} and --model {self.named!r}")
-        return given or self.named or DEFAULT_MODEL
+    def model(self, argument: str | None) -> ModelOptions:
+        """Return the model that the argument or the option names, and how to load it."""
+        if argument is not None and self.named is not None:
+            raise ValueError(f"the model must be named once, got {argument!r} and --model {self.named!r}")
+        name = argument or self.named or DEFAULT_MODEL
+        return ModelOptions(model=name, device=self.device, dtype=self.dtype, compile=self.compile)
 
 
 def _limit(default: str, about: str | None = None) -> Any:
-    """A limit; `default` repeats its owner's for the help page, and a test holds it to that."""
+    """An option for a limit; a test compares `default` with the default of Limits or Settings."""
     return typer.Option(show_default=default, help=about, rich_help_panel=_LIMITS)
 
 
 @dataclass(frozen=True, kw_only=True)
 class LimitOptions:
-    """How much is taken on; one left out keeps the default of Limits or Settings."""
+    """Limits of the server; one left out keeps the default of Limits or Settings."""
 
     max_batch: Annotated[int | None, _limit("16", "Rows decoded together.")] = None
     max_batch_tokens: Annotated[int | None, _limit("32768", "Rows times the longest of them.")] = None
@@ -126,8 +127,8 @@ class LimitOptions:
     max_body: Annotated[int | None, _limit("1048576", "Bytes of a request.")] = None
     deadline: Annotated[float | None, _limit("600", "Seconds from a request to its answer.")] = None
 
-    def given(self, kind: Any) -> dict[str, Any]:
-        """The fields of Limits or Settings that were given."""
+    def fields_of(self, kind: Any) -> dict[str, Any]:
+        """Return the fields of Limits or Settings that the user set."""
         values = {RENAMED.get(name, name): value for name, value in asdict(self).items()}
         own = {item.name for item in fields(kind)}
         return {name: value for name, value in values.items() if name in own and value is not None}
@@ -135,7 +136,7 @@ class LimitOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterOptions:
-    """Who decodes, if it is not this process."""
+    """Replicas on a Ray cluster instead of this process."""
 
     ray: Annotated[
         str | None,
@@ -155,7 +156,7 @@ class ClusterOptions:
         int | None,
         typer.Option(
             show_default="as many as --replicas",
-            help="Start up to so many while requests wait.",
+            help="Start up to this many while requests wait.",
             rich_help_panel=_CLUSTER,
         ),
     ] = None
@@ -178,15 +179,16 @@ class ClusterOptions:
 def serve(
     server: ServerOptions,
     choice: SamplerOptions,
-    decoding: StepOptions,
+    decoding: DecodingOptions,
     bounds: LimitOptions,
     cluster: ClusterOptions,
     model: ModelName = None,
 ) -> None:
-    """Serve a model over HTTP, in the form that OpenAI's clients speak."""
+    """Serve a model over HTTP, for OpenAI's clients."""
     try:
         from unmask.serving.logs import log_json
         from unmask.serving.server import serve as run
+        from unmask.serving.server import warm_up_server
         from unmask.serving.settings import Settings
         from unmask.serving.sockets import bound
     except ModuleNotFoundError as error:
@@ -198,31 +200,33 @@ def serve(
     source = server.model(model)
     sampler, config = choice.build(), build_config(decoding)
     with _as_options():
-        limits = Limits(**bounds.given(Limits))
+        limits = Limits(**bounds.fields_of(Limits))
         settings = Settings(
-            model_name=server.name or source,
+            model_name=server.name or source.model,
             sampler=sampler,
             sampler_name=choice.sampler,
             config=config,
             api_key=server.api_key,
             cors=tuple(server.cors or ()),
             log_prompts=server.log_prompts,
-            **bounds.given(Settings),
+            **bounds.fields_of(Settings),
         )
     limits.check_config(config)
     if cluster.ray is not None:
         _serve_on_ray(source, server, settings, limits, cluster)
         return
     with bound(server.host, server.port) as sockets:
-        loaded = load_model(ModelOptions(model=source, device=server.device, dtype=server.dtype))
+        loaded = load_model(source)
         _set_threads(server.threads)
         log_json()
+        warm_up = partial(warm_up_server, loaded, settings=settings, limits=limits, exact=server.exact)
+        compile_now(loaded, source.model, warm_up, log.info)
         run(loaded, settings.within(loaded.info, limits), limits, sockets=sockets, exact=server.exact)
 
 
 @contextmanager
 def _as_options() -> Iterator[None]:
-    """Errors begin with the field that is wrong; here it is called by its option."""
+    """Replace the field at the start of an error by its option."""
     options = {own: name for name, own in RENAMED.items()}
     try:
         yield
@@ -232,10 +236,11 @@ def _as_options() -> Iterator[None]:
 
 
 def _serve_on_ray(
-    model: str, server: ServerOptions, settings: Settings, limits: Limits, cluster: ClusterOptions
+    model: ModelOptions, server: ServerOptions, settings: Settings, limits: Limits, cluster: ClusterOptions
 ) -> None:
-    from unmask.models import load
+    from unmask.fast.load import load_and_prepare
     from unmask.serving.ray_serve import Fleet, serve_on_ray
+    from unmask.serving.server import warm_up_server
 
     fleet = Fleet(
         address=str(cluster.ray),
@@ -245,14 +250,14 @@ def _serve_on_ray(
         threads=server.threads or 1,
         exact=server.exact,
     )
-    # a replica has a working folder of its own
-    source = str(Path(model).resolve()) if Path(model).exists() else model
-    replica = partial(load, source, device=server.device, dtype=server.dtype)
-    serve_on_ray(replica, settings, limits, fleet, host=server.host, port=server.port)
+    warm_up = partial(warm_up_server, settings=settings, limits=limits, exact=server.exact)
+    load = worker_loader(model)
+    loader = partial(load_and_prepare, load, warm_up) if model.compile else load
+    serve_on_ray(loader, settings, limits, fleet, host=server.host, port=server.port)
 
 
 def _set_threads(threads: int | None) -> None:
-    """Leave a core to HTTP: threads that wait for each other on a busy machine take many times as long."""
+    """Leave a core to HTTP: on a busy machine, threads that wait for each other are many times slower."""
     import torch
 
     torch.set_num_threads(threads or max(1, (os.cpu_count() or 1) - 1))

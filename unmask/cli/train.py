@@ -1,4 +1,4 @@
-"""`unmask train`: a model by a recipe."""
+"""`unmask train`: train a model from a recipe."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ Recipe = Annotated[
 ]
 Out = Annotated[Path, typer.Option("--out", help="Folder for the weights, the tokenizer and the log.")]
 Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or cuda:N.")]
-Resume = Annotated[bool, typer.Option("--resume", help="Go on from the folder's checkpoint.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Resume from the folder's checkpoint.")]
 
 
 def train(recipe: Recipe, out: Out, device: Device = "auto", resume: Resume = False) -> None:
-    """Train a model, or fine-tune one on prompt/answer pairs, by a recipe."""
+    """Train a model, or fine-tune one on prompt/answer pairs, from a recipe."""
     from unmask.training.progress import show_progress
     from unmask.training.recipe import find_recipe
     from unmask.training.trainer import train as run

@@ -1,4 +1,4 @@
-"""The paper's seven benchmarks and our own small ones: how they are asked, scored, run and compared."""
+"""The paper's seven benchmarks and our own small ones: prompts, scoring, runs and comparisons."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from unmask.evals.task import Sample, Task, Verdict
 __all__ = ["TASKS", "Sample", "Summary", "Task", "Verdict", "evaluate", "get_task"]
 
 _MINI = ("gsm8k", "math", "humaneval", "mbpp", "mmlu", "hellaswag", "winogrande")
-# name -> the module whose `tasks()` gives a Task per protocol, the default first
+# name -> the module whose `tasks()` returns a Task per protocol, the default first
 TASKS: dict[str, str] = {
     "gsm8k": "gsm8k",
     "math": "math",
@@ -28,7 +28,7 @@ TASKS: dict[str, str] = {
 
 
 def get_task(name: str, protocol: str | None = None) -> Task:
-    """The task of this name under a protocol; None: its default one."""
+    """Return a task by name, under its default protocol if none is named."""
     one_of("task", name, TASKS)
     tasks: dict[str, Task] = import_module(f"unmask.evals.tasks.{TASKS[name]}").tasks(name)
     if protocol is None:

@@ -1,4 +1,4 @@
-"""The order in which a benchmark is asked: by prompt length, so that a batch holds little padding."""
+"""The batches of a benchmark, sorted by prompt length so that a batch has little padding."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from unmask.text.prompts import TextModel, encode_prompts
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
-    """A sample, and the tokens that the model reads."""
+class EncodedSample:
+    """A sample and the token ids of its prompt."""
 
     sample: Sample
     ids: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
-    """Questions that are decoded together."""
+class EvalBatch:
+    """Samples that are decoded together."""
 
     number: int  # counted from 0 over the whole run
-    questions: tuple[Question, ...]
+    samples: tuple[EncodedSample, ...]
 
 
-def encode(model: TextModel, samples: Sequence[Sample], new_tokens: int) -> list[Question]:
-    """The samples as the model reads them; one that does not fit is named."""
-    return [Question(sample, _ids(model, sample, new_tokens)) for sample in samples]
+def encode(model: TextModel, samples: Sequence[Sample], new_tokens: int) -> list[EncodedSample]:
+    """Encode the samples; raise with the id of one that does not fit."""
+    return [EncodedSample(sample, _ids(model, sample, new_tokens)) for sample in samples]
 
 
 def _ids(model: TextModel, sample: Sample, new_tokens: int) -> tuple[int, ...]:
@@ -41,9 +41,9 @@ def _ids(model: TextModel, sample: Sample, new_tokens: int) -> tuple[int, ...]:
     return tuple(ids)
 
 
-def make_batches(questions: Sequence[Question], size: int) -> list[Batch]:
-    """Batches of `size`, shortest prompts first; the order depends on the samples alone."""
+def make_batches(samples: Sequence[EncodedSample], size: int) -> list[EvalBatch]:
+    """Make batches of `size`, shortest prompts first; the order depends on the samples alone."""
     whole("batch_size", size, 1)
-    ordered = sorted(questions, key=lambda question: (len(question.ids), question.sample.id))
+    ordered = sorted(samples, key=lambda one: (len(one.ids), one.sample.id))
     starts = range(0, len(ordered), size)
-    return [Batch(number, tuple(ordered[first : first + size])) for number, first in enumerate(starts)]
+    return [EvalBatch(number, tuple(ordered[first : first + size])) for number, first in enumerate(starts)]

@@ -1,7 +1,7 @@
-"""Runs on a Ray cluster: a Ray Data pool of actors, each with a replica of the model, decodes the batches.
+"""Runs on a Ray cluster: a Ray Data pool of workers, each with a copy of the model, decodes the batches.
 
-A row of the dataset is the number of one batch, so batches are those of a single process, and so are the
-records. The driver alone writes. An actor that dies is started again and its batch decoded again.
+A row of the dataset is the number of one batch, so batches and records are the same as in a single process.
+Only the driver writes. Ray restarts a worker that dies, and its batch is decoded again.
 """
 
 from __future__ import annotations
@@ -16,11 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from unmask.errors import whole
-from unmask.evals.batches import Batch
+from unmask.evals.batches import EvalBatch
 from unmask.evals.decode import Decoded
-from unmask.evals.fingerprint import fingerprint
-from unmask.evals.manifest import device_name
-from unmask.evals.run import BATCH_SIZE, Job, Watch, finish, make_job
+from unmask.evals.manifest import describe_model
+from unmask.evals.run import BATCH_SIZE, EvalJob, Watch, finish, make_job
 from unmask.evals.summary import Summary
 from unmask.evals.task import Sample, Task
 from unmask.ray_cluster import connected, import_ray
@@ -28,46 +27,45 @@ from unmask.text.config import GenerationConfig
 from unmask.text.prompts import TextModel
 from unmask.types import Sampler
 
-ATTEMPTS = 3  # Ray starts dead actors again without end; a batch that kills every one of them must not
+ATTEMPTS = 3  # Ray restarts dead workers forever; a batch that kills each of them ends the run
 
-Load = Callable[[], TextModel]  # called once by every actor
+Load = Callable[[], TextModel]  # called once by every worker
 
 
 class Attempts:
-    """Counts how often each batch was begun; one for all replicas, so it outlives them."""
+    """Counts the attempts at each batch; all workers share it, so it survives them."""
 
     def __init__(self) -> None:
         self.counts: Counter[int] = Counter()
 
     def begin(self, number: int) -> int:
-        """How often this batch was begun, this time included."""
+        """Count one more attempt at this batch, and return their number."""
         self.counts[number] += 1
         return self.counts[number]
 
 
-class Replica:
-    """An actor's copy of the model; decodes batches by their number."""
+class Worker:
+    """A Ray actor with a copy of the model; decodes batches by their number."""
 
-    def __init__(self, load: Load, job: Job, attempts: Any) -> None:
+    def __init__(self, load: Load, job: EvalJob, attempts: Any) -> None:
         self.job = job
         self.attempts = attempts
         self.model = load()
-        known = {"fingerprint": fingerprint(self.model), "device": device_name(self.model)}
-        wanted = job.manifest.configuration["model"]
-        if known != wanted:
-            raise ValueError(f"a worker has the model {known}, but the run began with {wanted}")
+        model, expected = describe_model(self.model), job.manifest.configuration["model"]
+        if model != expected:
+            raise ValueError(f"a worker has the model {model}, but the run began with {expected}")
 
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
-        """Row in, row out; an error travels as one too, because Ray Data would bury its message."""
+        """Decode the batch of a row; return an error as a value, because Ray Data would hide its message."""
         try:
             result: Decoded | Exception = self._decode(self.job.batches[row["number"]])
         except Exception as error:
             result = error
         return {"result": pickle.dumps(result)}
 
-    def _decode(self, batch: Batch) -> Decoded:
+    def _decode(self, batch: EvalBatch) -> Decoded:
         if _ray().get(self.attempts.begin.remote(batch.number)) > ATTEMPTS:
-            ids = [question.sample.id for question in batch.questions]
+            ids = [one.sample.id for one in batch.samples]
             raise ValueError(
                 f"{ATTEMPTS} workers died on the batch from {ids[0]} to {ids[-1]}; lower the batch size, "
                 "or see Ray's log"
@@ -77,7 +75,7 @@ class Replica:
 
 @dataclass(frozen=True)
 class Cluster:
-    """A Ray cluster that this process is connected to."""
+    """A connection to a Ray cluster."""
 
     load: Load
     workers: int
@@ -94,31 +92,31 @@ class Cluster:
         batch_size: int = BATCH_SIZE,
         progress: Watch | None = None,
     ) -> Summary:
-        """As in a single process, with the same records."""
+        """Run a task; the records are the same as in a single process."""
         job = self._job(task, samples, sampler, config, batch_size)
         return finish(job, lambda batches: self._decode(job, batches), out, progress)
 
     def _job(
         self, task: Task, samples: Sequence[Sample], sampler: Sampler, config: GenerationConfig, size: int
-    ) -> Job:
-        """The job as a worker sees it: this process may have no GPU, and need not load the model."""
+    ) -> EvalJob:
+        """Make the job on a worker: this process may have no GPU, and need not load the model."""
         ray, load = _ray(), self.load
 
-        def plan() -> Job:
+        def plan() -> EvalJob:
             return make_job(load(), task, samples, sampler, config, batch_size=size)
 
         with _plain_errors():
-            job: Job = ray.get(ray.remote(plan).options(**self._share()).remote())
+            job: EvalJob = ray.get(ray.remote(plan).options(**self._share()).remote())
         environment = {**job.manifest.environment, "workers": self.workers}
         return replace(job, manifest=replace(job.manifest, environment=environment))
 
-    def _decode(self, job: Job, batches: Sequence[Batch]) -> Iterator[Decoded]:
-        """The batches as they get done."""
+    def _decode(self, job: EvalJob, batches: Sequence[EvalBatch]) -> Iterator[Decoded]:
+        """Yield the batches in the order in which they finish."""
         ray = _ray()
         attempts = ray.remote(Attempts).options(num_cpus=0).remote()
         numbers = [{"number": batch.number} for batch in batches]
         rows = ray.data.from_items(numbers, override_num_blocks=len(numbers)).map(
-            Replica,
+            Worker,
             fn_constructor_args=(self.load, job, attempts),
             compute=ray.data.ActorPoolStrategy(size=min(self.workers, len(numbers))),
             **self._share(),
@@ -131,15 +129,15 @@ class Cluster:
                 yield result
 
     def _share(self) -> dict[str, int]:
-        """What a worker takes of the cluster."""
+        """Return the resources of a worker."""
         return {"num_gpus": 1} if self.gpu else {"num_cpus": 1}
 
 
 @contextmanager
 def connect(address: str, load: Load, *, workers: int | None = None, gpu: bool = True) -> Iterator[Cluster]:
-    """A cluster by its address, or one on this machine ("local") that ends with the context.
+    """Connect to a cluster by its address; "local" starts one here, which ends with the context.
 
-    Workers are one per GPU, or one per CPU where there is none or `gpu` is false.
+    By default there is one worker per GPU, or one per CPU if there is no GPU or `gpu` is false.
     """
     if workers is not None:
         whole("workers", workers, 1)
@@ -148,14 +146,14 @@ def connect(address: str, load: Load, *, workers: int | None = None, gpu: bool =
         slots = ray.cluster_resources()
         on_gpu = gpu and slots.get("GPU", 0) >= 1
         kind = "GPU" if on_gpu else "CPU"
-        there = int(slots.get(kind, 0))
-        if (workers or 1) > there:
-            raise ValueError(f"workers must be at most {there}, the {kind}s of the cluster; got {workers}")
-        yield Cluster(load, workers or there, on_gpu)
+        most = int(slots.get(kind, 0))
+        if (workers or 1) > most:
+            raise ValueError(f"workers must be at most {most}, the {kind}s of the cluster; got {workers}")
+        yield Cluster(load, workers or most, on_gpu)
 
 
 def _quieten() -> None:
-    """Our own progress is shown, not Ray Data's."""
+    """Turn off the progress bars of Ray Data; we show our own."""
     context = _ray().data.DataContext.get_current()
     context.enable_progress_bars = False
     context.print_on_execution_start = False
@@ -163,17 +161,17 @@ def _quieten() -> None:
 
 
 def _ray() -> Any:
-    """Ray with its data library, which is imported by nobody else."""
+    """Return the module `ray` with its data library."""
     return import_ray("ray.data")
 
 
 @contextmanager
 def _plain_errors() -> Iterator[None]:
-    """What went wrong in a worker, as it would be raised here."""
+    """Raise the errors of workers as if they happened here."""
     errors = _ray().exceptions
     try:
         yield
     except errors.RayTaskError as error:
         raise error.cause if isinstance(error.cause, ValueError | OSError) else error from None
     except errors.RayActorError as error:
-        raise ValueError(f"the workers could not go on: {error}") from error
+        raise ValueError(f"the workers failed: {error}") from error

@@ -1,4 +1,4 @@
-"""Two runs on the same samples: which is better, by how much, and how sure that is."""
+"""Compare two runs on the same samples: the difference and its confidence."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Comparison:
     """Run B against run A, on the samples that both have."""
 
     samples: int
-    only_first: int  # samples that B lacks
+    only_first: int  # samples missing in B
     only_second: int
     accuracies: tuple[float, float]
     intervals: tuple[Interval, Interval]  # Wilson, 95 %
@@ -29,7 +29,7 @@ class Comparison:
 
 
 def compare(first: Sequence[Record], second: Sequence[Record], *, seed: int = 0) -> Comparison:
-    """Pair two runs by sample id; `seed` is that of the bootstrap."""
+    """Pair two runs by sample id; `seed` seeds the bootstrap."""
     left, right = _by_id(first, "the first run"), _by_id(second, "the second run")
     ids = [name for name in left if name in right]
     if not ids:
@@ -56,8 +56,8 @@ def compare(first: Sequence[Record], second: Sequence[Record], *, seed: int = 0)
 
 
 def _by_id(records: Sequence[Record], whose: str) -> dict[str, Record]:
-    found = {record.id: record for record in records}
-    if len(found) < len(records):
+    by_id = {record.id: record for record in records}
+    if len(by_id) < len(records):
         twice = next(r.id for place, r in enumerate(records) if r.id in {o.id for o in records[:place]})
         raise ValueError(f"{whose} has the sample {twice} twice")
-    return found
+    return by_id

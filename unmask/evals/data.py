@@ -1,4 +1,4 @@
-"""Reading a benchmark's rows, from files in a folder or from the hub, into samples."""
+"""Read a benchmark's rows, from files in a folder or from the hub, into samples."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DAMAGED = (OSError, EOFError, ValueError, zlib.error)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """Where a benchmark lies, and how many rows it has."""
+    """The files of a benchmark and its number of rows."""
 
     file: str  # in a data folder; the file may also end in .gz or .bz2
     hub: str  # the data set's name on the hub
@@ -33,7 +33,7 @@ class Source:
 
 
 def load_samples(source: Source, make: Make, folder: Path | None) -> list[Sample]:
-    """Every sample of the source, from a local folder, or from the hub if None."""
+    """Load every sample, from a local folder, or from the hub if it is None."""
     if folder is None:
         where, rows = source.hub, _hub_rows(source)
     else:
@@ -42,25 +42,25 @@ def load_samples(source: Source, make: Make, folder: Path | None) -> list[Sample
     samples: list[Sample] = []
     for number, row in enumerate(rows, 1):
         place = f"{where}, row {number}"
-        if _checked(place, _wanted, source, row):
+        if _checked(place, _is_kept, source, row):
             samples.append(_checked(place, make, len(samples), row))
     if len(samples) != source.rows:
         raise ValueError(
             f"{where} has {len(samples)} rows for this benchmark, expected {source.rows}; "
-            "get the whole set, a part of it gives scores that compare with nothing"
+            "get the whole set: scores on a part of it cannot be compared"
         )
     return samples
 
 
 def text_field(row: Row, name: str) -> str:
-    """A field that must be a text."""
+    """Return a field that must be a text."""
     if not isinstance(row[name], str):
         raise TypeError(f"the field {name!r} must be a text, got {row[name]!r}")
     return str(row[name])
 
 
 def texts_field(row: Row, name: str, count: int | None = None) -> list[str]:
-    """A field that must be a list of texts, of this length if one is given."""
+    """Return a field that must be a list of texts, `count` of them if given."""
     value = row[name]
     if not isinstance(value, list) or not all(isinstance(part, str) for part in value):
         raise TypeError(f"the field {name!r} must be a list of texts, got {value!r}")
@@ -70,21 +70,21 @@ def texts_field(row: Row, name: str, count: int | None = None) -> list[str]:
 
 
 def index_field(row: Row, name: str, count: int) -> int:
-    """A field that must be a number from 0 to `count` - 1, perhaps written as a text."""
+    """Return a field that must be a number from 0 to `count` - 1, or such a number as text."""
     value = row[name]
     if isinstance(value, bool) or str(value) not in {str(index) for index in range(count)}:
         raise ValueError(f"the field {name!r} must be one of 0 to {count - 1}, got {value!r}")
     return int(value)
 
 
-def _wanted(source: Source, row: Row) -> bool:
+def _is_kept(source: Source, row: Row) -> bool:
     if not isinstance(row, Mapping):
         raise TypeError(f"a row must be an object with fields, got {row!r}")
     return source.keep is None or source.keep(row)
 
 
 def _checked(place: str, step: Callable[..., Any], *arguments: Any) -> Any:
-    """The step's result; what is wrong with a row is reported with its place."""
+    """Run a step on a row; an error names the place of the row."""
     try:
         return step(*arguments)
     except KeyError as error:
@@ -135,7 +135,10 @@ def _hub_rows(source: Source) -> Iterator[Row]:
     for config in source.configs:
         try:
             rows = load_dataset(source.hub, config, split=source.split)
-        except (OSError, ValueError) as error:  # also what datasets raises for no connection and no such set
+        except (
+            OSError,
+            ValueError,
+        ) as error:  # datasets raises these without a connection, and for an unknown set
             raise FileNotFoundError(
                 f"{source.hub} cannot be read from the hub: {error}; name a folder that holds the files"
             ) from error

@@ -1,4 +1,4 @@
-"""From a batch of questions to judged records: the part of a run that needs the model."""
+"""Decode a batch and judge its texts: the part of a run that needs the model."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from time import perf_counter
 
 import torch
 
-from unmask.evals.batches import Batch
+from unmask.evals.batches import EvalBatch
 from unmask.evals.records import Record, prompt_hash
 from unmask.evals.task import Sample, Task, Verdict
 from unmask.text.config import GenerationConfig
@@ -22,7 +22,7 @@ from unmask.types import Sampler
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """A batch's records, and what they took."""
+    """The records of a batch, its times and its memory."""
 
     batch: int
     records: tuple[Record, ...]
@@ -34,18 +34,18 @@ class Decoded:
 def decode_batch(
     model: TextModel,
     task: Task,
-    batch: Batch,
+    batch: EvalBatch,
     sampler: Sampler,
     config: GenerationConfig,
     *,
     device: AbstractContextManager[object] | None = None,
 ) -> Decoded:
-    """Decode a batch and judge its texts; `device` is held while the model runs, not for the judging."""
+    """Decode a batch and judge its texts; hold `device` while the model runs, not while judging."""
     with device or nullcontext():
         began = perf_counter()
-        answers = generate(model, [question.ids for question in batch.questions], sampler, config)
+        answers = generate(model, [one.ids for one in batch.samples], sampler, config)
         decoded = perf_counter()
-    samples = [question.sample for question in batch.questions]
+    samples = [one.sample for one in batch.samples]
     verdicts = judge(task, samples, [answer.text for answer in answers])
     rows = zip(samples, answers, verdicts, strict=True)
     return Decoded(
@@ -58,7 +58,7 @@ def decode_batch(
 
 
 def judge(task: Task, samples: Sequence[Sample], texts: Sequence[str]) -> list[Verdict]:
-    """A verdict per text; a scorer that fails is told by the sample that it fails on."""
+    """Return a verdict per text; raise with the sample id if a scorer fails."""
     try:
         verdicts = task.score(samples, texts)
     except Exception as error:
@@ -70,7 +70,7 @@ def judge(task: Task, samples: Sequence[Sample], texts: Sequence[str]) -> list[V
 
 
 def _blame(task: Task, samples: Sequence[Sample], texts: Sequence[str]) -> None:
-    """Score one by one, until the text is found that cannot be scored."""
+    """Score the texts one by one, and raise at the first that cannot be scored."""
     for sample, text in zip(samples, texts, strict=True):
         try:
             task.score([sample], [text])
@@ -105,7 +105,7 @@ def _record(sample: Sample, answer: Generation, verdict: Verdict) -> Record:
 
 
 def peak_memory() -> int:
-    """Bytes that were in use at most: of the GPU where there is one, else of this process."""
+    """Return the peak memory in bytes, of the GPU if there is one, else of this process."""
     if torch.cuda.is_available():
         return torch.cuda.max_memory_allocated()
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -1,4 +1,4 @@
-"""What a model is, in a few letters: its kind, its config and every one of its weights."""
+"""A short hash of a model: its class, its config and all of its weights."""
 
 from __future__ import annotations
 
@@ -14,28 +14,29 @@ from unmask.evals.records import digest
 from unmask.text.prompts import TextModel
 
 PIECE = 1 << 24  # numbers summed at a time
-PICKED = 1024  # numbers of a tensor that are hashed with their places
+PICKED = 1024  # numbers of a tensor that are hashed in order
 WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def fingerprint(model: TextModel) -> str:
-    """The same for the same weights in the same dtype, wherever they are stored or loaded."""
+    """Return the same hash for the same weights and dtype, wherever they are stored, compiled or not."""
     state = model.state_dict() if isinstance(model, nn.Module) else {}
     weights = {name: _tensor(tensor) for name, tensor in state.items()}
-    return digest([type(model).__name__, asdict(model.info), _config(model), weights])
+    info = {**asdict(model.info), "compiled": False}  # kept, so that stored fingerprints stay valid
+    return digest([type(model).__name__, info, _config(model), weights])
 
 
 def _config(model: TextModel) -> dict[str, Any]:
-    """The settings of config.json that shape the model; where it was stored does not count."""
+    """Return the settings of config.json that shape the model, without those about its storage."""
     config = getattr(model, "config", {})
     settings = dict(config) if isinstance(config, Mapping) else {}
     return {key: value for key, value in settings.items() if not key.startswith("_")}
 
 
 def _tensor(tensor: Tensor) -> list[object]:
-    """Shape, dtype, the sum of all bit patterns and a hash of evenly spread ones.
+    """Return shape, dtype, the sum of all bit patterns and a hash of evenly spread ones.
 
-    The sum is exact on every device and sees a change of any one weight; the spread ones see an exchange.
+    The sum is exact on every device and changes with any weight; the hash changes if weights swap places.
     """
     words = tensor.detach().reshape(-1).view(WORDS[tensor.element_size()])
     total = sum(int(piece.sum(dtype=torch.int64)) for piece in torch.split(words, PIECE))

@@ -1,6 +1,6 @@
-"""A run's folder: batches are appended in order, and whatever a killed run leaves behind can be gone on from.
+"""A run's folder: batches are appended in order, and a killed run can be resumed.
 
-run.json       what was run
+run.json       the configuration and the machine
 records.jsonl  a line per sample, the same in every run
 timings.jsonl  a line per batch
 summary.json   written at the end
@@ -17,7 +17,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from unmask.evals.batches import Batch
+from unmask.evals.batches import EvalBatch
 from unmask.evals.manifest import Manifest, differences
 from unmask.evals.records import RECORDS, Record, Timing, prompt_hash, read_lines, to_line
 
@@ -25,14 +25,14 @@ MANIFEST, TIMINGS, SUMMARY, LOCK = "run.json", "timings.jsonl", "summary.json", 
 
 
 class RunFolder:
-    """The folder of a run, held by one process at a time."""
+    """The folder of a run; one process holds it at a time."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Keep other processes out; the lock ends with this process, however that ends."""
+        """Lock the folder; the lock ends with this process, even if it is killed."""
         self.path.mkdir(parents=True, exist_ok=True)
         with (self.path / LOCK).open("ab") as lock:
             try:
@@ -44,7 +44,7 @@ class RunFolder:
             yield
 
     def begin(self, manifest: Manifest) -> Manifest:
-        """The manifest that the folder is about: a stored one, which must agree, or this one."""
+        """Return the stored manifest, which must agree with this one, or store this one."""
         stored = read_manifest(self.path)
         if stored is None:
             if self._size(RECORDS):
@@ -54,21 +54,21 @@ class RunFolder:
         self._refuse(stored, manifest)
         return stored
 
-    def _refuse(self, stored: Manifest, wanted: Manifest) -> None:
-        found = differences(stored.configuration, wanted.configuration)
-        if found:
-            name, first, second = found[0]
-            more = f" (and {len(found) - 1} more fields)" if len(found) > 1 else ""
+    def _refuse(self, stored: Manifest, new: Manifest) -> None:
+        changes = differences(stored.configuration, new.configuration)
+        if changes:
+            name, first, second = changes[0]
+            more = f" (and {len(changes) - 1} more fields)" if len(changes) > 1 else ""
             raise ValueError(
                 f"{self.path} holds a run with {name} = {first!r}, but this one has {second!r}{more}; "
-                "choose another folder, or run what was begun"
+                "choose another folder, or resume the stored run with its own settings"
             )
 
-    def resume(self, batches: Sequence[Batch]) -> tuple[list[Record], list[Timing]]:
-        """What whole batches are there; anything behind them is cut off."""
+    def resume(self, batches: Sequence[EvalBatch]) -> tuple[list[Record], list[Timing]]:
+        """Return the records and timings of whole batches; cut off anything after them."""
         records = self._read(RECORDS, Record)
         done = _whole_batches(len(records), batches)
-        records = records[: sum(len(batch.questions) for batch in batches[:done])]
+        records = records[: sum(len(batch.samples) for batch in batches[:done])]
         self._check(records, batches)
         timings = self._read(TIMINGS, Timing)[:done]
         if len(timings) < done:
@@ -80,13 +80,13 @@ class RunFolder:
         self._cut(TIMINGS, timings)
         return records, timings
 
-    def _check(self, records: Sequence[Record], batches: Sequence[Batch]) -> None:
-        questions = (question for batch in batches for question in batch.questions)
-        for number, (record, question) in enumerate(zip(records, questions, strict=False), 1):
-            if (record.id, record.prompt) != (question.sample.id, prompt_hash(question.sample)):
+    def _check(self, records: Sequence[Record], batches: Sequence[EvalBatch]) -> None:
+        samples = (one.sample for batch in batches for one in batch.samples)
+        for number, (record, sample) in enumerate(zip(records, samples, strict=False), 1):
+            if (record.id, record.prompt) != (sample.id, prompt_hash(sample)):
                 raise ValueError(
-                    f"{self.path / RECORDS}, line {number} is about {record.id}, but this run asks "
-                    f"{question.sample.id} there; choose another folder"
+                    f"{self.path / RECORDS}, line {number} is about {record.id}, but this run has "
+                    f"{sample.id} there; choose another folder"
                 )
 
     def _read(self, name: str, kind: Any) -> list[Any]:
@@ -98,7 +98,7 @@ class RunFolder:
         return path.stat().st_size if path.exists() else 0
 
     def _cut(self, name: str, kept: Sequence[Record | Timing]) -> None:
-        """Leave nothing in a file but its first lines."""
+        """Cut a file after its first `len(kept)` lines."""
         size = sum(len(line) for line in self._lines(name)[: len(kept)])
         if size < self._size(name):
             os.truncate(self.path / name, size)
@@ -108,23 +108,23 @@ class RunFolder:
         return path.read_bytes().splitlines(keepends=True) if path.exists() else []
 
     def append(self, records: Sequence[Record], timing: Timing) -> None:
-        """Keep a batch; the records come last, so that a batch whose records are there is complete."""
+        """Store a batch; its records come last, so a batch with records is complete."""
         append(self.path / TIMINGS, to_line(timing))
         append(self.path / RECORDS, b"".join(map(to_line, records)))
 
 
-def _whole_batches(records: int, batches: Sequence[Batch]) -> int:
-    """How many batches so many records fill."""
+def _whole_batches(records: int, batches: Sequence[EvalBatch]) -> int:
+    """Return how many batches this many records fill."""
     filled = 0
     for number, batch in enumerate(batches):
-        filled += len(batch.questions)
+        filled += len(batch.samples)
         if filled > records:
             return number
     return len(batches)
 
 
 def append(path: Path, content: bytes) -> None:
-    """Add to a file, down to the disk; what could not be added in full is taken back."""
+    """Append to a file and flush it to the disk; undo a write that fails halfway."""
     before = path.stat().st_size if path.exists() else 0
     try:
         with path.open("ab", buffering=0) as file:
@@ -139,7 +139,7 @@ def append(path: Path, content: bytes) -> None:
 
 
 def read_manifest(folder: Path) -> Manifest | None:
-    """The manifest of a run's folder; None: there is none."""
+    """Return the manifest of a run's folder, or None if there is none."""
     path = folder / MANIFEST
     if not path.is_file():
         return None
@@ -150,7 +150,7 @@ def read_manifest(folder: Path) -> Manifest | None:
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Write a file as a whole or not at all."""
+    """Write a whole file or none of it."""
     part = path.with_name(f"{path.name}.part")
     part.unlink(missing_ok=True)
     append(part, (json.dumps(content, indent=2, allow_nan=False) + "\n").encode())

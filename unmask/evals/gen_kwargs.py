@@ -1,4 +1,4 @@
-"""From the generation arguments of an lm-eval request to a GenerationConfig."""
+"""Turn the generation arguments of an lm-eval request into a GenerationConfig."""
 
 from __future__ import annotations
 
@@ -10,35 +10,35 @@ from unmask.errors import FieldError, known_field
 from unmask.text.config import GenerationConfig
 
 LENGTHS = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")  # the first one counts
-# arguments of other decoders, and the value at which each means nothing
+# arguments of other decoders, and the value that turns each off
 NEUTRAL = {"num_beams": 1, "num_return_sequences": 1, "repetition_penalty": 1, "length_penalty": 1}
 FIELDS = tuple(field.name for field in fields(GenerationConfig) if field.name not in ("stop", *LENGTHS))
 
 
 def default_config(settings: Mapping[str, Any]) -> GenerationConfig:
-    """The settings of the model's arguments, where "none" stands for None."""
+    """Return the settings of the model's arguments; "none" stands for None."""
     known = (*FIELDS, "max_new_tokens")
     for name, value in settings.items():
         known_field(name, value, known, "the model arguments")
     return GenerationConfig(**{name: value_of(value) for name, value in settings.items()})
 
 
-def request_config(default: GenerationConfig, asked: Mapping[str, Any]) -> GenerationConfig:
-    """The default settings under what one request asks for."""
-    for name, value in asked.items():
+def request_config(default: GenerationConfig, request: Mapping[str, Any]) -> GenerationConfig:
+    """Return the default settings with the arguments of one request over them."""
+    for name, value in request.items():
         _check(name, value)
-    length = next((int(asked[name]) for name in LENGTHS if asked.get(name) is not None), None)
-    changes = {name: value_of(value) for name, value in asked.items() if name in FIELDS}
+    length = next((int(request[name]) for name in LENGTHS if request.get(name) is not None), None)
+    changes = {name: value_of(value) for name, value in request.items() if name in FIELDS}
     changes |= {
         "max_new_tokens": default.max_new_tokens if length is None else length,
-        "stop": _stop(asked.get("until")),
-        "temperature": _temperature(default.temperature, asked),
+        "stop": _stop(request.get("until")),
+        "temperature": _temperature(default.temperature, request),
     }
     return _fit_block(replace(default, **changes))
 
 
 def value_of(value: Any) -> Any:
-    """A value as an argument string spells it."""
+    """Return a value of an argument string; "none" is None."""
     return None if isinstance(value, str) and value.lower() == "none" else value
 
 
@@ -57,17 +57,17 @@ def _stop(until: str | list[str] | None) -> tuple[str, ...]:
     return tuple(stop for stop in stops if stop)
 
 
-def _temperature(default: float, asked: Mapping[str, Any]) -> float:
-    """0 unless the request samples; one that samples at no temperature of its own takes the default, or 1."""
-    if asked.get("do_sample") is False:
+def _temperature(default: float, request: Mapping[str, Any]) -> float:
+    """Return 0 unless the request samples; without a temperature of its own it takes the default, or 1."""
+    if request.get("do_sample") is False:
         return 0.0
-    if asked.get("temperature") is not None:
-        return float(asked["temperature"])
-    return default or 1.0 if asked.get("do_sample") else default
+    if request.get("temperature") is not None:
+        return float(request["temperature"])
+    return default or 1.0 if request.get("do_sample") else default
 
 
 def _fit_block(config: GenerationConfig) -> GenerationConfig:
-    """A request may ask for fewer tokens than a block has."""
+    """Shorten the block if the request has fewer tokens."""
     if not isinstance(config.block_length, int) or config.max_new_tokens is None:
         return config
     return replace(config, block_length=min(config.block_length, config.max_new_tokens))

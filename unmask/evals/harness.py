@@ -1,4 +1,4 @@
-"""The model `unmask` of lm-evaluation-harness: its three requests on a masked diffusion model."""
+"""The model `unmask` of lm-evaluation-harness: its three kinds of requests on a masked diffusion model."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from lm_eval.utils import get_rolling_token_windows, make_disjoint_window, simpl
 from torch import nn
 from tqdm import tqdm
 
-from unmask.errors import FieldError, whole
+from unmask.errors import FieldError, flag, whole
 from unmask.evals.gen_kwargs import default_config, request_config, value_of
 from unmask.evals.likelihood import DRAWS, Pair, greedily_decoded, log_likelihoods
-from unmask.models import load
+from unmask.fast.load import is_compiled, load_model
 from unmask.samplers import make_sampler
 from unmask.text.config import GenerationConfig
 from unmask.text.generate import generate
@@ -30,15 +30,15 @@ from unmask.types import Sampler
 
 logger = logging.getLogger(__name__)
 
-DEFAULT_DEVICE = "cuda:0"  # what lm-eval passes on where no device was given
+DEFAULT_DEVICE = "cuda:0"  # lm-eval passes this if no device was named
 SAMPLER_FIELD = "sampler."  # sampler.max_jsd=0.05 changes a field of the sampler
 
 
 @dataclass(frozen=True, slots=True)
-class _Job:
+class _TextRequest:
     """One text to generate."""
 
-    place: int  # in the list of requests
+    index: int  # in the list of requests
     ids: tuple[int, ...]
     config: GenerationConfig
     seed: int
@@ -46,7 +46,7 @@ class _Job:
 
 @register_model("unmask")
 class UnmaskLM(TemplateLM):  # type: ignore[misc]
-    """A masked diffusion model as lm-eval asks it; docs/lm-eval.md lists the arguments."""
+    """A masked diffusion model for lm-eval; docs/lm-eval.md lists the arguments."""
 
     def __init__(
         self,
@@ -55,13 +55,14 @@ class UnmaskLM(TemplateLM):  # type: ignore[misc]
         sampler: str | Sampler = "less",
         device: str = "auto",
         dtype: str = "auto",
+        compile: bool = False,
         batch_size: int | str = 1,
-        max_batch_size: int | None = None,  # of lm-eval's automatic batch size, which there is not here
-        max_length: int | None = None,  # tokens of context and answer together; None: what the model reads
+        max_batch_size: int | None = None,  # lm-eval passes it; there is no automatic batch size here
+        max_length: int | None = None,  # tokens of context and answer together; None: the model's own
         mc_num: int = DRAWS,
         check_greedy: bool = True,
         add_bos_token: bool = False,
-        trust_remote_code: bool = False,  # lm-eval passes it on; no remote code is ever run
+        trust_remote_code: bool = False,  # lm-eval passes it; no remote code is ever run
         **settings: Any,
     ) -> None:
         super().__init__()
@@ -73,54 +74,55 @@ class UnmaskLM(TemplateLM):  # type: ignore[misc]
         self.mc_num = mc_num
         self.check_greedy = check_greedy
         self.add_bos_token = add_bos_token
-        self.model, self.name = _open(pretrained, device=device, dtype=dtype)
+        self.model, self.name = _open(pretrained, device=device, dtype=dtype, compile=compile)
         self.tokenizer = tokenizer_of(self.model)
         self.max_length = _max_length(max_length, self.model.info.max_length)
-        self.spent: Counter[str] = Counter()  # texts generated, and the steps and forwards that they took
+        self.spent: Counter[str] = Counter()  # texts generated, and their steps and forwards
         self._device = device_of(self.model)
 
     @classmethod
     def create_from_arg_string(
         cls, arg_string: str, additional_config: dict[str, Any] | None = None
     ) -> UnmaskLM:
-        """From "pretrained=...,sampler=less,steps=64"."""
+        """Read "pretrained=...,sampler=less,steps=64"."""
         return cls.create_from_arg_obj(simple_parse_args_string(arg_string), additional_config)
 
     @classmethod
     def create_from_arg_obj(
         cls, arg_dict: dict[str, Any], additional_config: dict[str, Any] | None = None
     ) -> UnmaskLM:
-        """From arguments by name, which win over lm-eval's own options of the same name."""
-        given = {name: value for name, value in (additional_config or {}).items() if value is not None}
-        if given.get("device") == DEFAULT_DEVICE and not torch.cuda.is_available():
-            given["device"] = "auto"  # nobody need have asked for it; who means it writes it into model_args
+        """Read arguments by name, which win over lm-eval's own options of the same name."""
+        options = {name: value for name, value in (additional_config or {}).items() if value is not None}
+        if options.get("device") == DEFAULT_DEVICE and not torch.cuda.is_available():
+            options["device"] = "auto"  # lm-eval's default; an explicit device belongs in model_args
         if "pretrained" not in arg_dict:
             remedy = "add pretrained=FOLDER or pretrained=OWNER/NAME"
             raise FieldError("model_args", arg_dict, "must name a checkpoint", remedy)
-        return cls(**{**given, **arg_dict})
+        return cls(**{**options, **arg_dict})
 
     @property
     def eot_token_id(self) -> int:
-        """The token that ends a text."""
+        """Return the token that ends a text."""
         return self.model.info.eos_ids[0]
 
     @property
     def prefix_token_id(self) -> int:
-        """What stands before a text that has no context: the beginning of text, else the end of one."""
+        """Return the context of a text without one: the beginning-of-text token, else the end token."""
         bos = self.tokenizer.special.bos
         return self.eot_token_id if bos is None else bos
 
     @property
     def tokenizer_name(self) -> str:
-        """What lm-eval's request cache calls the chat template."""
+        """Return the name of the chat template in lm-eval's request cache."""
         return self.name.replace("/", "__")
 
     def get_model_info(self) -> dict[str, Any]:
-        """What lm-eval writes into its results beside the model's arguments: settings and costs."""
+        """Return settings and costs for lm-eval's results file."""
         weights = list(self.model.parameters()) if isinstance(self.model, nn.Module) else []
         return {
             "model_num_parameters": sum(weight.numel() for weight in weights),
             "model_dtype": str(weights[0].dtype) if weights else None,
+            "compile": is_compiled(self.model),
             "sampler": str(self.sampler),
             "generation": asdict(self.config),
             "mc_num": self.mc_num,
@@ -130,7 +132,7 @@ class UnmaskLM(TemplateLM):  # type: ignore[misc]
     def apply_chat_template(
         self, chat_history: Sequence[Mapping[str, str]], add_generation_prompt: bool = True
     ) -> str:
-        """The conversation as one text; without a generation prompt its last message is still to go on."""
+        """Render a conversation as text; without a generation prompt, its last message is left open."""
         render = getattr(self.tokenizer, "render_chat", None)
         if render is None:
             raise ValueError("the model's tokenizer renders no chats; leave --apply_chat_template out")
@@ -138,7 +140,7 @@ class UnmaskLM(TemplateLM):  # type: ignore[misc]
         return text if add_generation_prompt else _until_message(text, chat_history[-1]["content"])
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **_: Any) -> list[int]:
-        """Token ids; a beginning of text only if `add_bos_token` is set and the text has none."""
+        """Encode a text; add a beginning-of-text token only if `add_bos_token` is set and there is none."""
         ids: list[int] = self.tokenizer.encode(string)
         bos = self.tokenizer.special.bos
         if self.add_bos_token and add_special_tokens is not False and bos is not None and ids[:1] != [bos]:
@@ -146,15 +148,15 @@ class UnmaskLM(TemplateLM):  # type: ignore[misc]
         return ids
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
-        """The text of every request, cut before its stop strings."""
+        """Return the text of every request, cut before its stop strings."""
         texts = [""] * len(requests)
         with tqdm(total=len(requests), disable=disable_tqdm, desc="generate_until") as bar:
-            for batch in self._batches(self._jobs(requests)):
-                config = replace(batch[0].config, seed=tuple(job.seed for job in batch))
-                answers = generate(self.model, [job.ids for job in batch], self.sampler, config)
-                for job, answer in zip(batch, answers, strict=True):
-                    texts[job.place] = answer.text
-                    self.cache_hook.add_partial("generate_until", requests[job.place].args, answer.text)
+            for batch in self._batches(self._text_requests(requests)):
+                config = replace(batch[0].config, seed=tuple(one.seed for one in batch))
+                answers = generate(self.model, [one.ids for one in batch], self.sampler, config)
+                for one, answer in zip(batch, answers, strict=True):
+                    texts[one.index] = answer.text
+                    self.cache_hook.add_partial("generate_until", requests[one.index].args, answer.text)
                 self.spent.update(
                     texts=len(answers),
                     steps=sum(answer.steps for answer in answers),
@@ -164,13 +166,13 @@ class UnmaskLM(TemplateLM):  # type: ignore[misc]
         return texts
 
     def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
-        """The bound on the log-likelihood of whole texts; long ones are scored in windows."""
-        found = []
+        """Return the bound on the log-likelihood of whole texts; long ones are scored in windows."""
+        totals = []
         for request in tqdm(requests, disable=disable_tqdm, desc="loglikelihood_rolling"):
             total = sum(self._bounds(list(self._windows(request.args[0])), paired=False))
-            found.append(total)
+            totals.append(total)
             self.cache_hook.add_partial("loglikelihood_rolling", request.args, total)
-        return found
+        return totals
 
     def _loglikelihood_tokens(
         self,
@@ -178,19 +180,19 @@ class UnmaskLM(TemplateLM):  # type: ignore[misc]
         disable_tqdm: bool = False,
         **_: Any,
     ) -> list[tuple[float, bool]]:
-        """The bound and whether greedy unmasking gives the answer, for every request."""
+        """Return the bound of every request, and whether greedy unmasking writes the answer."""
         pairs = [self._pair(*request) for request in requests]
         # answers of the same length share their forwards
         order = sorted(range(len(pairs)), key=lambda i: (-len(pairs[i].answer), -len(pairs[i].context)))
-        found: dict[int, tuple[float, bool]] = {}
+        scores: dict[int, tuple[float, bool]] = {}
         with tqdm(total=len(pairs), disable=disable_tqdm, desc="loglikelihood") as bar:
             for places in _chunks(order, self.batch_size):
                 chunk = [pairs[i] for i in places]
                 for i, bound, greedy in zip(places, self._bounds(chunk), self._greedy(chunk), strict=True):
-                    found[i] = bound, greedy
-                    self.cache_hook.add_partial("loglikelihood", requests[i][0], found[i])
+                    scores[i] = bound, greedy
+                    self.cache_hook.add_partial("loglikelihood", requests[i][0], scores[i])
                 bar.update(len(places))
-        return [found[i] for i in range(len(pairs))]
+        return [scores[i] for i in range(len(pairs))]
 
     def _bounds(self, pairs: Sequence[Pair], *, paired: bool = True) -> list[float]:
         return log_likelihoods(
@@ -209,11 +211,11 @@ class UnmaskLM(TemplateLM):  # type: ignore[misc]
         return greedily_decoded(self.model, pairs, guidance=self.config.guidance, batch_size=self.batch_size)
 
     def _windows(self, text: str) -> Iterator[Pair]:
-        """The text in pieces that the model can read, each behind the tokens before it that fit."""
+        """Split a text into windows that the model can read, each after the tokens before it that fit."""
         windows = get_rolling_token_windows(
             self.tok_encode(text, add_special_tokens=False),
             prefix_token=self.prefix_token_id,
-            max_seq_len=self.max_length - 1,  # a token before is on the canvas too
+            max_seq_len=self.max_length - 1,  # the token before is on the canvas too
             context_len=1,
         )
         for window in windows:
@@ -223,8 +225,8 @@ class UnmaskLM(TemplateLM):  # type: ignore[misc]
     def _pair(self, texts: tuple[str, str], context: list[int], answer: list[int]) -> Pair:
         if not answer:
             raise ValueError(
-                f"the continuation {texts[1]!r} has no tokens of its own behind its context; "
-                "give it at least one character that does not melt into the context"
+                f"the continuation {texts[1]!r} has no tokens of its own after its context; "
+                "give it at least one character that is not merged into the context"
             )
         if len(answer) >= self.max_length:
             raise ValueError(
@@ -233,20 +235,20 @@ class UnmaskLM(TemplateLM):  # type: ignore[misc]
             )
         return Pair(tuple(self._cut(context or [self.prefix_token_id], len(answer))), tuple(answer))
 
-    def _jobs(self, requests: Sequence[Instance]) -> Iterator[_Job]:
-        """What to generate; a repeated request gets the next seed."""
+    def _text_requests(self, requests: Sequence[Instance]) -> Iterator[_TextRequest]:
+        """Yield the texts to generate; a repeated request gets the next seed."""
         seen: Counter[tuple[tuple[int, ...], GenerationConfig]] = Counter()
         overruled = False
-        for place, request in enumerate(requests):
-            context, asked = request.args[:2]
-            config = request_config(self.config, asked)
+        for index, request in enumerate(requests):
+            context, arguments = request.args[:2]
+            config = request_config(self.config, arguments)
             overruled |= self.config.temperature > 0 and config.temperature == 0
             ids = tuple(
                 self._cut(
                     self.tok_encode(context) or [self.prefix_token_id], config.new_tokens(self.model.info)
                 )
             )
-            yield _Job(place, ids, config, config.seeds(1)[0] + seen[ids, config])
+            yield _TextRequest(index, ids, config, config.seeds(1)[0] + seen[ids, config])
             seen[ids, config] += 1
         if overruled:
             logger.warning(
@@ -255,16 +257,16 @@ class UnmaskLM(TemplateLM):  # type: ignore[misc]
                 *(self.config.temperature,) * 2,
             )
 
-    def _batches(self, jobs: Iterable[_Job]) -> Iterator[list[_Job]]:
-        """Jobs with the same settings, those with long prompts first."""
-        alike: defaultdict[GenerationConfig, list[_Job]] = defaultdict(list)
-        for job in jobs:
-            alike[job.config].append(job)
+    def _batches(self, texts: Iterable[_TextRequest]) -> Iterator[list[_TextRequest]]:
+        """Group texts with the same settings, long prompts first."""
+        alike: defaultdict[GenerationConfig, list[_TextRequest]] = defaultdict(list)
+        for text in texts:
+            alike[text.config].append(text)
         for group in alike.values():
-            yield from _chunks(sorted(group, key=lambda job: -len(job.ids)), self.batch_size)
+            yield from _chunks(sorted(group, key=lambda text: -len(text.ids)), self.batch_size)
 
     def _cut(self, ids: list[int], others: int) -> list[int]:
-        """A context's last tokens, as many as fit beside `others`."""
+        """Return the last tokens of a context that fit beside `others` more."""
         room = self.max_length - others
         if room < 1:
             problem = f"must be below {self.max_length}, the tokens of prompt and answer together"
@@ -280,15 +282,20 @@ def _chunks(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
         yield chunk
 
 
-def _open(pretrained: str | Path | TextModel, *, device: str, dtype: str) -> tuple[TextModel, str]:
-    """The model, and what it is called."""
+def _open(
+    pretrained: str | Path | TextModel, *, device: str, dtype: str, compile: bool
+) -> tuple[TextModel, str]:
+    """Return the model and its name."""
+    flag("compile", compile)
     if isinstance(pretrained, (str, Path)):
-        return load(pretrained, device=device, dtype=dtype), str(pretrained)
+        return load_model(pretrained, device=device, dtype=dtype, compile=compile), str(pretrained)
+    if compile:
+        raise ValueError("compile needs a checkpoint by name; pass pretrained=unmask.compile(model) instead")
     return pretrained, str(getattr(pretrained, "folder", None) or type(pretrained).__name__)
 
 
 def _sampler(sampler: str | Sampler, changes: Mapping[str, Any]) -> Sampler:
-    """The sampler by name, with its fields changed."""
+    """Return the sampler with its fields changed."""
     named = {name.removeprefix(SAMPLER_FIELD): value_of(value) for name, value in changes.items()}
     if isinstance(sampler, str):
         return make_sampler(sampler, **named)
@@ -298,26 +305,26 @@ def _sampler(sampler: str | Sampler, changes: Mapping[str, Any]) -> Sampler:
     return sampler
 
 
-def _batch_size(given: int | str) -> int:
-    if isinstance(given, str) and given.isdecimal():
-        given = int(given)
-    if not isinstance(given, int) or given < 1:
+def _batch_size(size: int | str) -> int:
+    if isinstance(size, str) and size.isdecimal():
+        size = int(size)
+    if not isinstance(size, int) or size < 1:
         remedy = "the results do not depend on it"
-        raise FieldError("batch_size", given, "must be a whole number >= 1", remedy)
-    return given
+        raise FieldError("batch_size", size, "must be a whole number >= 1", remedy)
+    return size
 
 
-def _max_length(asked: int | None, own: int) -> int:
-    if asked is None:
+def _max_length(length: int | None, own: int) -> int:
+    if length is None:
         return own
-    whole("max_length", asked, 2)
-    if asked > own:
-        raise FieldError("max_length", asked, f"must be at most {own}, because the model reads no more")
-    return asked
+    whole("max_length", length, 2)
+    if length > own:
+        raise FieldError("max_length", length, f"must be at most {own}, because the model reads no more")
+    return length
 
 
 def _until_message(text: str, message: str) -> str:
-    """A rendered conversation up to the end of its last message; a template may have stripped that."""
+    """Cut a rendered conversation after its last message, which a template may have stripped."""
     at = text.rindex(message.strip())
     whole_message = message.lstrip()
     return text[:at] + (whole_message if text.startswith(whole_message, at) else message.strip())

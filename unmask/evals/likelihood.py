@@ -1,4 +1,4 @@
-"""How likely an answer is to a masked diffusion model: LLaDA's Monte-Carlo bound, and greedy unmasking.
+"""The likelihood of an answer to a masked diffusion model: LLaDA's Monte-Carlo bound, and greedy unmasking.
 
 An answer of l tokens gets k of them masked, k uniform in 1..l and the positions uniform too; the bound on its
 log-likelihood is the mean of -(l / k) times the cross-entropy of the masked ones (arXiv:2502.09992).
@@ -27,18 +27,18 @@ from unmask.text.prompts import TextModel, check_ids, device_of
 from unmask.types import MaskedLM
 
 DRAWS = 128  # LLaDA's mc_num
-MAX_COLUMNS = 8192  # answer columns in a forward: their logits are what fills the memory
+MAX_COLUMNS = 8192  # answer columns in a forward; their logits take most of the memory
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Token ids of an answer and of what it answers."""
+    """Token ids of a context and of the answer to it."""
 
     context: tuple[int, ...]
     answer: tuple[int, ...]
 
     def check(self, model: MaskedLM) -> None:
-        """Refuse what the model cannot read."""
+        """Raise if the model cannot read the pair."""
         for name in ("context", "answer"):
             check_ids(name, getattr(self, name), model.info)
             if not getattr(self, name):
@@ -49,14 +49,14 @@ class Pair:
             raise FieldError("context", total, problem, "shorten it, because the model reads no more")
 
     def seed(self, run: int, *, paired: bool) -> int:
-        """A seed of the pair's own, so that its draws do not depend on the pairs around it."""
+        """Return a seed for this pair alone, so that its draws do not depend on other pairs."""
         digest = sha256(repr((run, self.context, () if paired else self.answer)).encode()).digest()
         return int.from_bytes(digest[:8], "big") >> 1
 
 
 @dataclass(frozen=True, slots=True)
 class Masks:
-    """The different masks among some draws, and what each weighs in the mean."""
+    """The distinct masks among the draws, and the weight of each in the mean."""
 
     masked: Tensor  # [U, l] bool
     weight: Tensor  # [U] float64: share of the draws / mask rate
@@ -72,9 +72,9 @@ def log_likelihoods(
     guidance: float = 0.0,
     batch_size: int = 32,
 ) -> list[float]:
-    """The bound on log p(answer | context) of every pair; neighbours, order and batch size do not matter.
+    """Return the bound on log p(answer | context) of every pair; order and batch size do not matter.
 
-    `paired` answers of one length to one context get the same masks, so that luck does not choose among them.
+    With `paired`, answers of one length to one context get the same masks, so that luck does not decide.
     """
     whole("draws", draws, 1)
     total = [0.0] * len(pairs)
@@ -95,38 +95,38 @@ def log_likelihoods(
 def greedily_decoded(
     model: TextModel, pairs: Sequence[Pair], *, guidance: float = 0.0, batch_size: int = 32
 ) -> list[bool]:
-    """Whether masks behind the context, unmasked one per step by confidence, become the answer.
+    """Return whether greedy unmasking, one token per step by confidence, writes each answer.
 
     It costs a forward per token of the answer, and stops at the first token that differs.
     """
     same = [False] * len(pairs)
     for places in _batches(model, pairs, batch_size):
-        found = _greedy(model, [pairs[i] for i in places], guidance)
-        for i, equal in zip(places, found, strict=True):
+        equals = _greedy(model, [pairs[i] for i in places], guidance)
+        for i, equal in zip(places, equals, strict=True):
             same[i] = equal
     return same
 
 
 def draw_masks(length: int, draws: int, seed: int) -> Masks:
-    """Masks of an answer of `length` tokens; their sizes are spread evenly over 1..length."""
+    """Draw masks for an answer of `length` tokens; their sizes are spread evenly over 1..length."""
     generator = torch.Generator().manual_seed(seed)
     sizes = stratified_sizes(length, draws, int(torch.randint(length, (), generator=generator)))
-    # double precision: two equal numbers would favour the left one
+    # double precision: ties would favour the left position
     order = torch.rand(draws, length, dtype=torch.float64, generator=generator).argsort(-1).argsort(-1)
     masked, times = torch.unique(order < sizes[:, None], dim=0, return_counts=True)
     return Masks(masked, times * length / (masked.sum(-1, dtype=torch.float64) * draws))
 
 
 def stratified_sizes(length: int, draws: int, first: int) -> Tensor:
-    """Evenly spaced sizes that go round from 1 to `length`; each is uniform if `first` is, [draws].
+    """Return evenly spaced sizes in 1..length, [draws]; each is uniform if `first` is.
 
-    LLaDA rounds half to even here, by which some sizes come more often than others; rounding down is fair.
+    LLaDA rounds half to even here, so some sizes occur more often than others; rounding down is fair.
     """
     return (first + torch.arange(draws) * length // draws) % length + 1
 
 
 def _batches(model: TextModel, pairs: Sequence[Pair], batch_size: int) -> Iterator[list[int]]:
-    """Places of pairs whose answers have the same length, those with long contexts first."""
+    """Yield batches of indices of pairs with answers of one length, longest contexts first."""
     whole("batch_size", batch_size, 1)
     by_length: defaultdict[int, list[int]] = defaultdict(list)
     for place, pair in enumerate(pairs):
@@ -139,7 +139,7 @@ def _batches(model: TextModel, pairs: Sequence[Pair], batch_size: int) -> Iterat
 
 
 def _canvas(model: TextModel, pairs: Sequence[Pair]) -> tuple[Canvas, Tensor]:
-    """The contexts followed by masks, and the answers behind the masks, [B, l]."""
+    """Return the contexts followed by masks, and the answers that the masks hide, [B, l]."""
     answers = torch.tensor([pair.answer for pair in pairs], device=device_of(model))
     canvas = blank(
         [pair.context for pair in pairs],
@@ -152,7 +152,7 @@ def _canvas(model: TextModel, pairs: Sequence[Pair]) -> tuple[Canvas, Tensor]:
 
 
 def _losses(model: TextModel, pairs: Sequence[Pair], masked: Tensor, guidance: float) -> Tensor:
-    """Cross-entropy of the masked tokens, summed over each row, [B, l] -> [B] float64 on the CPU."""
+    """Return the cross-entropy of the masked tokens summed over each row, [B] float64 on the CPU."""
     canvas, answers = _canvas(model, pairs)
     hidden = masked.to(answers.device)
     window = slice(canvas.start, canvas.tokens.shape[1])
@@ -162,18 +162,18 @@ def _losses(model: TextModel, pairs: Sequence[Pair], masked: Tensor, guidance: f
         losses = by_rows(_cross_entropy, logits[hidden], answers[hidden][:, None])
     if losses.isnan().any():
         raise ValueError("the model returned NaN or infinite logits; check its weights and dtype")
-    found = torch.zeros(masked.shape, dtype=torch.float64)
-    found[masked] = losses.cpu().double()
-    return found.sum(-1)
+    per_token = torch.zeros(masked.shape, dtype=torch.float64)
+    per_token[masked] = losses.cpu().double()
+    return per_token.sum(-1)
 
 
 def _cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
-    """-log p of the targets, [R, V] and [R, 1] -> [R]."""
+    """Return -log p of the targets, [R, V] and [R, 1] -> [R]."""
     return F.cross_entropy(logits.float(), targets[:, 0], reduction="none")
 
 
 def _greedy(model: TextModel, pairs: Sequence[Pair], guidance: float) -> list[bool]:
-    """Whether each answer is what the loop writes; all answers have the same length."""
+    """Return whether the loop writes each answer; all answers have the same length."""
     canvas, answers = _canvas(model, pairs)
     length = answers.shape[1]
 
@@ -186,7 +186,7 @@ def _greedy(model: TextModel, pairs: Sequence[Pair], guidance: float) -> list[bo
         canvas,
         Base(),
         plan(canvas.start, length, steps=length),
-        # the linear schedule commits one token per step; a mask token that wins stays and makes a difference
+        # the linear schedule commits one token per step; a predicted mask token stays and is different
         Options(schedule="linear", banned_ids=(), stop_at_eos=False, fill_leftovers=False),
         stop=differs,
     )
@@ -198,5 +198,5 @@ def _greedy(model: TextModel, pairs: Sequence[Pair], guidance: float) -> list[bo
 
 
 def _guided(model: MaskedLM, canvas: Canvas, guidance: float) -> MaskedLM:
-    """The model under classifier-free guidance towards the contexts."""
+    """Return the model with classifier-free guidance towards the contexts."""
     return Guided.on(model, canvas, guidance) if guidance else model

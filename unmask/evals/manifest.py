@@ -1,4 +1,4 @@
-"""`run.json`: everything that decides what a run writes, and the machine that wrote it."""
+"""`run.json`: every setting that decides the records of a run, and the machine that ran it."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from typing import Any, NamedTuple
 import torch
 
 from unmask import __version__
-from unmask.evals.batches import Question
+from unmask.evals.batches import EncodedSample
 from unmask.evals.fingerprint import fingerprint
 from unmask.evals.records import digest
 from unmask.evals.task import Sample, Task
+from unmask.fast.load import is_compiled
 from unmask.models.checkpoint.hub import MINI
 from unmask.text.config import GenerationConfig
 from unmask.text.prompts import TextModel, device_of
@@ -26,14 +27,14 @@ from unmask.types import Sampler
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """What was run. Two runs of the same configuration write the same records."""
+    """The configuration of a run. Two runs of the same configuration write the same records."""
 
     configuration: Mapping[str, Any]
     environment: Mapping[str, Any]
 
 
 class Difference(NamedTuple):
-    """A field of two configurations that is not the same."""
+    """A field that differs between two configurations."""
 
     name: str
     first: object
@@ -43,7 +44,7 @@ class Difference(NamedTuple):
 def describe(
     model: TextModel,
     task: Task,
-    questions: Sequence[Question],
+    encoded: Sequence[EncodedSample],
     sampler: Sampler,
     config: GenerationConfig,
     batch_size: int,
@@ -52,7 +53,7 @@ def describe(
 ) -> Manifest:
     """Return the manifest of a run that is about to start. A known fingerprint is not computed again."""
     names = [item.name for item in fields(Sample)]
-    samples = [{name: getattr(question.sample, name) for name in names} for question in questions]
+    samples = [{name: getattr(one.sample, name) for name in names} for one in encoded]
     length = config.new_tokens(model.info)
     configuration = {
         "task": {
@@ -62,8 +63,8 @@ def describe(
             "samples": len(samples),
             "data": digest(samples),
         },
-        "model": {"fingerprint": known_fingerprint or fingerprint(model), "device": device_name(model)},
-        "prompts": digest([question.ids for question in questions]),  # template and tokenizer included
+        "model": describe_model(model, known_fingerprint),
+        "prompts": digest([one.ids for one in encoded]),  # template and tokenizer included
         "sampler": {"kind": type(sampler).__name__, **plain(sampler)},
         "decoding": {
             **plain(config),
@@ -76,8 +77,17 @@ def describe(
     return Manifest(configuration=configuration, environment=environment(model))
 
 
+def describe_model(model: TextModel, known_fingerprint: str | None = None) -> dict[str, Any]:
+    """Return the fingerprint, the device, and whether the model is compiled, which changes its rounding."""
+    return {
+        "fingerprint": known_fingerprint or fingerprint(model),
+        "device": device_name(model),
+        "compile": is_compiled(model),
+    }
+
+
 def environment(model: TextModel) -> dict[str, Any]:
-    """Where and when; nothing here changes a result."""
+    """Return the machine and the time; nothing here changes a result."""
     return {
         "model": _model_name(model),
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
@@ -91,7 +101,7 @@ def environment(model: TextModel) -> dict[str, Any]:
 
 
 def _model_name(model: TextModel) -> str:
-    """The folder of a checkpoint; of a shipped one its name alone, as its folder is this installation's."""
+    """Return the folder of a checkpoint, or the name of a shipped one."""
     folder = getattr(model, "folder", None)
     if folder is None:
         return type(model).__name__
@@ -99,13 +109,13 @@ def _model_name(model: TextModel) -> str:
 
 
 def device_name(model: TextModel) -> str:
-    """The GPU by its name, or the kind of device."""
+    """Return the name of the GPU, or the type of another device."""
     device = device_of(model)
     return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
 
 
 def _processor() -> str:
-    """The processor's name where the system tells it."""
+    """Return the name of the processor, if the system has one."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text(encoding="utf-8").splitlines() if info.is_file() else []
     names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
@@ -113,7 +123,7 @@ def _processor() -> str:
 
 
 def differences(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[Difference]:
-    """The fields that two configurations do not share, by dotted name."""
+    """Return the fields in which two configurations differ, by dotted name."""
     left, right = dict(_flat(first)), dict(_flat(second))
     names = dict.fromkeys((*left, *right))
     pairs = (Difference(name, left.get(name), right.get(name)) for name in names)

@@ -1,4 +1,4 @@
-"""What a run keeps: a line per sample, the same in every run, and a line per batch with its times."""
+"""The files of a run: a line per sample, the same in every run, and a line per batch with its times."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RECORDS = "records.jsonl"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """One sample: what was written, whether it is right, and what it took."""
+    """One sample: its text, whether it is right, and its cost."""
 
     id: str
     prompt: str  # hash of the sample's prompt
@@ -35,13 +35,13 @@ class Record:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
-    """One batch: what it took on this machine."""
+    """One batch: its time and memory on this machine."""
 
     batch: int
     rows: int
     seconds: float  # of decoding
     scoring: float  # seconds
-    wall: float  # seconds since the batch before it was kept, or since the run went on
+    wall: float  # seconds since the last batch was stored, or since the run was resumed
     peak_memory: int  # bytes so far, of the GPU where there is one, else of the process
 
 
@@ -49,22 +49,22 @@ Line = TypeVar("Line", Record, Timing)
 
 
 def digest(value: object) -> str:
-    """A short hash of anything that JSON can hold."""
+    """Return a short hash of a JSON value."""
     return sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def prompt_hash(sample: Sample) -> str:
-    """What tells two prompts apart."""
+    """Return a hash of the sample's prompt."""
     return digest(sample.prompt)
 
 
 def to_line(kept: Record | Timing) -> bytes:
-    """A record as a line of JSON; ASCII, so that any text survives."""
+    """Return a record as a line of JSON in ASCII."""
     return json.dumps(asdict(kept), allow_nan=False).encode() + b"\n"
 
 
 def read_lines(path: Path, kind: type[Line]) -> list[Line]:
-    """The complete lines of a file; a last one that its writer did not finish is left out."""
+    """Read the complete lines of a file; skip an unfinished last line."""
     complete = path.read_bytes().split(b"\n")[:-1]
     return [_read(line, kind, f"{path}, line {number}") for number, line in enumerate(complete, 1)]
 
@@ -76,16 +76,16 @@ def _read(line: bytes, kind: type[Line], where: str) -> Line:
         raise ValueError(f"{where} is not valid JSON ({error}); cut the file before this line") from None
     names = {item.name for item in fields(kind)}
     if not isinstance(content, dict) or content.keys() != names:
-        found = names ^ content.keys() if isinstance(content, dict) else names
+        wrong = names ^ content.keys() if isinstance(content, dict) else names
         raise ValueError(
             f"{where} is not a {kind.__name__.lower()} of this version; missing or unknown: "
-            f"{', '.join(sorted(found))}"
+            f"{', '.join(sorted(wrong))}"
         )
     return kind(**content)
 
 
 def find_records(place: Path) -> Path:
-    """The records of a run, given its folder or the file itself."""
+    """Return the records file of a run, given its folder or the file itself."""
     if not place.is_dir():
         return place
     if (place / RECORDS).is_file():

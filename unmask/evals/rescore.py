@@ -12,34 +12,34 @@ from unmask.evals.task import Sample, Task, Verdict
 
 @dataclass(frozen=True, slots=True)
 class Rescored:
-    """The records under their new verdicts, beside the old ones."""
+    """The records with their old and their new verdicts."""
 
     before: tuple[Record, ...]
     after: tuple[Record, ...]
-    asked_otherwise: tuple[str, ...]  # ids whose prompt is not the one that the texts answer
+    other_prompts: tuple[str, ...]  # ids of samples whose prompt has changed since
 
     @property
     def changed(self) -> list[tuple[Record, Record]]:
-        """Old and new record of every sample whose verdict or reading is another now."""
+        """Return the old and the new record of every sample that is judged differently now."""
         pairs = zip(self.before, self.after, strict=True)
         return [(old, new) for old, new in pairs if old != new]
 
 
 def rescore(task: Task, samples: Sequence[Sample], records: Sequence[Record]) -> Rescored:
-    """The records as the task judges them now; every one must have its sample."""
+    """Judge the records again; each must have its sample."""
     known = {sample.id: sample for sample in samples}
     missing = next((record.id for record in records if record.id not in known), None)
     if missing is not None:
         raise ValueError(
             f"{task.name} has no sample {missing}; name the task, the protocol and the data of the run"
         )
-    asked = [known[record.id] for record in records]
-    verdicts = judge(task, asked, [record.text for record in records]) if records else []
-    pairs = list(zip(records, asked, strict=True))
+    own = [known[record.id] for record in records]
+    verdicts = judge(task, own, [record.text for record in records]) if records else []
+    pairs = list(zip(records, own, strict=True))
     return Rescored(
         before=tuple(records),
         after=tuple(_judged(record, verdict) for record, verdict in zip(records, verdicts, strict=True)),
-        asked_otherwise=tuple(record.id for record, sample in pairs if record.prompt != prompt_hash(sample)),
+        other_prompts=tuple(record.id for record, sample in pairs if record.prompt != prompt_hash(sample)),
     )
 
 

@@ -1,4 +1,4 @@
-"""A benchmark from its samples to its summary. Who decodes the batches is a parameter: see cluster.py."""
+"""Run a benchmark: samples in, summary out. The decoder of the batches is a parameter, see cluster.py."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from time import perf_counter
 from typing import TypeAlias
 
 from unmask.errors import FieldError, whole
-from unmask.evals.batches import Batch, encode, make_batches
+from unmask.evals.batches import EvalBatch, encode, make_batches
 from unmask.evals.decode import Decoded, decode_batch
 from unmask.evals.folder import SUMMARY, RunFolder, write_json
 from unmask.evals.manifest import Manifest, describe
@@ -26,40 +26,40 @@ BATCH_SIZE = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """How far a run is."""
+    """The progress of a run."""
 
     done: int  # samples
     total: int
     correct: int
     steps: int
     forwards: int
-    resumed: int  # samples that an earlier part of the run had done
-    seconds: float  # since this part began
+    resumed: int  # samples that were done before the run was resumed
+    seconds: float  # since the run was started or resumed
 
     @property
     def seconds_left(self) -> float | None:
-        """At the pace of this part; None: nothing is known yet."""
+        """Return an estimate from the samples done since the start, or None before the first."""
         decoded = self.done - self.resumed
         return self.seconds / decoded * (self.total - self.done) if decoded else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
-    """All that there is to decode, and how."""
+class EvalJob:
+    """The batches of a run and the settings to decode them."""
 
     task: Task
-    batches: Sequence[Batch]
+    batches: Sequence[EvalBatch]
     sampler: Sampler
     config: GenerationConfig
     manifest: Manifest
 
-    def decode(self, model: TextModel, batch: Batch) -> Decoded:
-        """One batch of the job."""
+    def decode(self, model: TextModel, batch: EvalBatch) -> Decoded:
+        """Decode one batch."""
         return decode_batch(model, self.task, batch, self.sampler, self.config)
 
 
 Watch: TypeAlias = Callable[[Progress], None]  # called at the start and after every batch
-Decode: TypeAlias = Callable[[Sequence[Batch]], Iterable[Decoded]]  # in any order
+Decode: TypeAlias = Callable[[Sequence[EvalBatch]], Iterable[Decoded]]  # in any order
 
 
 def evaluate(
@@ -74,9 +74,10 @@ def evaluate(
     batch_size: int = BATCH_SIZE,
     progress: Watch | None = None,
 ) -> Summary:
-    """Ask a task's samples and judge the answers; with a folder, every batch is kept and a run can go on.
+    """Decode a task's samples and judge the answers; with `out`, store every batch and resume a stopped run.
 
-    Without a config the task's own length and stop strings hold. `data` is the task's local folder.
+    Without a config, the task sets length and stop strings. `data` is a local folder of benchmark files.
+    To evaluate a compiled model, hand in `unmask.compile(model)`.
     """
     _check_objects(model, task)
     samples = load_samples(task, data, limit)
@@ -87,7 +88,7 @@ def evaluate(
 
 
 def _check_objects(model: object, task: object) -> None:
-    """Refuse names where the things themselves are wanted."""
+    """Raise if the model or the task is a name."""
     if isinstance(model, (str, Path)):
         raise FieldError("model", model, "must be a loaded model", f"write unmask.load({str(model)!r})")
     if not isinstance(task, Task):
@@ -106,18 +107,18 @@ def evaluate_samples(
     batch_size: int = BATCH_SIZE,
     progress: Watch | None = None,
 ) -> Summary:
-    """As `evaluate`, on samples that are loaded already."""
+    """Do the same as `evaluate`, with loaded samples."""
     job = make_job(model, task, samples, sampler, config, batch_size=batch_size)
     return finish(job, lambda batches: (job.decode(model, batch) for batch in batches), out, progress)
 
 
 def task_config(task: Task) -> GenerationConfig:
-    """The settings under which a task is asked."""
+    """Return the length and the stop strings of a task."""
     return GenerationConfig(max_new_tokens=task.max_new_tokens, stop=task.stop)
 
 
 def load_samples(task: Task, data: str | Path | None = None, limit: int | None = None) -> list[Sample]:
-    """A task's samples, the first `limit` of them; ids are checked to be unique."""
+    """Load the first `limit` samples of a task; raise if an id occurs twice."""
     if limit is not None:
         whole("limit", limit, 1)
     samples = list(task.load(None if data is None else Path(data)))[:limit]
@@ -139,44 +140,46 @@ def make_job(
     config: GenerationConfig,
     *,
     batch_size: int,
-) -> Job:
-    """The batches of a run and its manifest."""
+) -> EvalJob:
+    """Make the batches of a run and its manifest."""
     check_settings(sampler, config)
     if not isinstance(config.seed, int):
         raise FieldError("seed", config.seed, "must be one number for an evaluation")
-    questions = encode(model, samples, config.new_tokens(model.info))
-    return Job(
+    encoded = encode(model, samples, config.new_tokens(model.info))
+    return EvalJob(
         task=task,
-        batches=make_batches(questions, batch_size),
+        batches=make_batches(encoded, batch_size),
         sampler=sampler,
         config=config,
-        manifest=describe(model, task, questions, sampler, config, batch_size),
+        manifest=describe(model, task, encoded, sampler, config, batch_size),
     )
 
 
-def finish(job: Job, decode: Decode, out: str | Path | None = None, progress: Watch | None = None) -> Summary:
-    """Decode what a folder does not hold yet, keep it batch by batch, and sum up."""
+def finish(
+    job: EvalJob, decode: Decode, out: str | Path | None = None, progress: Watch | None = None
+) -> Summary:
+    """Decode the batches that the folder does not hold yet, store each, and sum up."""
     if out is None:
-        records, timings = _go_on(job, decode, None, [], [], progress)
+        records, timings = _decode_rest(job, decode, None, [], [], progress)
         return summarize(records, timings, job.manifest)
     folder = RunFolder(Path(out))
     with folder.held():
         manifest = folder.begin(job.manifest)
-        records, timings = _go_on(job, decode, folder, *folder.resume(job.batches), progress)
+        records, timings = _decode_rest(job, decode, folder, *folder.resume(job.batches), progress)
         summary = summarize(records, timings, manifest)
         write_json(folder.path / SUMMARY, asdict(summary))
     return summary
 
 
-def _go_on(
-    job: Job,
+def _decode_rest(
+    job: EvalJob,
     decode: Decode,
     folder: RunFolder | None,
     records: list[Record],
     timings: list[Timing],
     progress: Watch | None,
 ) -> tuple[list[Record], list[Timing]]:
-    """The records and timings of the whole job, the given ones being those of its first batches."""
+    """Return all records and timings of the job; those passed in belong to its first batches."""
     resumed, began = len(records), perf_counter()
     last = began
     watch = progress or (lambda _: None)
@@ -195,7 +198,7 @@ def _go_on(
 
 
 def in_order(batches: Iterable[Decoded], *, first: int) -> Iterator[Decoded]:
-    """Batches by number, each as soon as all before it are there; a second copy of one is dropped."""
+    """Yield batches by number, each as soon as all before it are done; drop second copies."""
     early: dict[int, Decoded] = {}
     for decoded in batches:
         early[decoded.batch] = decoded
@@ -215,10 +218,10 @@ def _timing(decoded: Decoded, *, wall: float) -> Timing:
     )
 
 
-def _progress(job: Job, records: Sequence[Record], resumed: int, seconds: float) -> Progress:
+def _progress(job: EvalJob, records: Sequence[Record], resumed: int, seconds: float) -> Progress:
     return Progress(
         done=len(records),
-        total=sum(len(batch.questions) for batch in job.batches),
+        total=sum(len(batch.samples) for batch in job.batches),
         correct=sum(record.correct for record in records),
         steps=sum(record.steps for record in records),
         forwards=sum(record.forwards for record in records),

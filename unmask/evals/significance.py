@@ -1,4 +1,4 @@
-"""The statistics of right and wrong: intervals of a share, and tests of two runs on the same samples."""
+"""Statistics of accuracy: intervals of a share, and tests of two runs on the same samples."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ Interval = tuple[float, float]
 
 
 def wilson(correct: int, total: int, confidence: float = CONFIDENCE) -> Interval:
-    """Wilson's interval of a share."""
+    """Return Wilson's interval of a share."""
     if not 0 <= correct <= total or total < 1:
         raise ValueError(f"a share needs 0 <= correct <= total and one sample, got {correct} of {total}")
     z = NormalDist().inv_cdf((1 + confidence) / 2)
     share, scale = correct / total, 1 + z * z / total
     middle = (share + z * z / (2 * total)) / scale
     reach = z * sqrt(share * (1 - share) / total + z * z / (4 * total**2)) / scale
-    return min(share, max(0.0, middle - reach)), max(share, min(1.0, middle + reach))  # rounding aside
+    return min(share, max(0.0, middle - reach)), max(share, min(1.0, middle + reach))  # against rounding
 
 
 def mcnemar(lost: int, gained: int) -> float:
-    """The exact two-sided p-value of so many flips each way, if both ways were equally likely."""
+    """Return the exact two-sided p-value of these flips, if both directions were equally likely."""
     flips = lost + gained
-    tail = ways = 1  # of no flip, then of more and more in the rarer direction
+    tail = ways = 1  # first for no flip, then for more flips in the rarer direction
     for count in range(min(lost, gained)):
         ways = ways * (flips - count) // (count + 1)
         tail += ways
@@ -37,9 +37,9 @@ def mcnemar(lost: int, gained: int) -> float:
 def bootstrap(
     lost: int, gained: int, total: int, *, seed: int = 0, confidence: float = CONFIDENCE
 ) -> Interval:
-    """The interval of the difference of two accuracies when the paired samples are drawn again.
+    """Return the bootstrap interval of the difference of two accuracies on paired samples.
 
-    A resample matters only by how many of its pairs flip each way, so these counts are drawn directly.
+    Only the number of flips each way matters in a resample, so these counts are drawn directly.
     """
     if lost == gained == 0:
         return 0.0, 0.0

@@ -1,4 +1,4 @@
-"""A run in a few numbers."""
+"""The summary of a run."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ class Summary:
     leftovers: int
     p50_seconds: float  # decoding time of a batch over its rows: the latency at batch size 1
     p95_seconds: float
-    decode_seconds: float  # of all batches, whichever worker ran them
+    decode_seconds: float  # summed over the batches of all workers
     score_seconds: float
-    wall_seconds: float  # from the first batch to the last, parts of a resumed run added up
+    wall_seconds: float  # from the first batch to the last, without the pauses of a resumed run
     peak_memory: int  # bytes
     configuration: Mapping[str, Any]
     environment: Mapping[str, Any]
 
 
 def summarize(records: Sequence[Record], timings: Sequence[Timing], manifest: Manifest) -> Summary:
-    """The summary of a run that is done."""
+    """Sum up a finished run."""
     task = manifest.configuration["task"]
     correct = sum(record.correct for record in records)
     p50, p95 = _quantiles(timings, 0.5, 0.95)
@@ -73,14 +73,14 @@ def summarize(records: Sequence[Record], timings: Sequence[Timing], manifest: Ma
 
 
 def other_accuracies(records: Sequence[Record]) -> dict[str, float]:
-    """Accuracy under every other scoring that the task knows."""
+    """Return the accuracy under every other scoring of the task."""
     names = dict.fromkeys(name for record in records for name in record.also)
     return {name: fmean(record.also.get(name, False) for record in records) for name in names}
 
 
 def _quantiles(timings: Sequence[Timing], *shares: float) -> list[float]:
-    """Quantiles of the seconds per row, every row counted."""
+    """Return quantiles of the seconds per row; each row counts once."""
     seconds = [timing.seconds / timing.rows for timing in timings for _ in range(timing.rows)]
-    wanted = torch.tensor(shares, dtype=torch.float64)
-    values: list[float] = torch.quantile(torch.tensor(seconds, dtype=torch.float64), wanted).tolist()
+    points = torch.tensor(shares, dtype=torch.float64)
+    values: list[float] = torch.quantile(torch.tensor(seconds, dtype=torch.float64), points).tolist()
     return values

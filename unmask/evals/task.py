@@ -1,4 +1,4 @@
-"""What a benchmark is: samples to ask, and a way to judge texts. Knows no particular benchmark."""
+"""The parts of a benchmark: samples, and a function that judges texts. Knows no particular benchmark."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from unmask.text.prompts import Prompt
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One row of a benchmark; everything in it survives JSON."""
+    """One row of a benchmark; all its values are JSON."""
 
     id: str  # the same in every run: "gsm8k/17", "HumanEval/3"
     prompt: Prompt  # a chat, or raw text where the protocol uses no chat template
@@ -22,7 +22,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether a text is right, and what was read from it."""
+    """Whether a text is right, and the answer that was read from it."""
 
     correct: bool
     extracted: str | None

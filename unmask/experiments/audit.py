@@ -61,8 +61,8 @@ def audit(
     """Return a trail per sample, in the order of the batches."""
     trails: list[Trail] = []
     for batch in make_batches(encode(model, samples, config.new_tokens(model.info)), batch_size):
-        run = prepare(model, [question.ids for question in batch.questions], sampler, config)
-        counter = _Counter([Trail() for _ in batch.questions], model.info.mask_id)
+        run = prepare(model, [one.ids for one in batch.samples], sampler, config)
+        counter = _Counter([Trail() for _ in batch.samples], model.info.mask_id)
         for step in run.steps:
             counter.add(step)
         trails += counter.trails

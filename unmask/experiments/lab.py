@@ -10,22 +10,23 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 from unmask.evals import get_task
-from unmask.evals.batches import Batch, Question, encode, make_batches
+from unmask.evals.batches import EncodedSample, EvalBatch, encode, make_batches
 from unmask.evals.decode import Decoded, decode_batch
 from unmask.evals.fingerprint import fingerprint
 from unmask.evals.manifest import describe
 from unmask.evals.records import digest
-from unmask.evals.run import Job, Progress, finish, load_samples
+from unmask.evals.run import EvalJob, Progress, finish, load_samples
 from unmask.evals.task import Sample
 from unmask.experiments import methods
 from unmask.experiments.overlap import DevicePool
 from unmask.experiments.runs import Outcome, Run
 from unmask.experiments.store import Store
-from unmask.models import load
+from unmask.fast.load import load_model
 from unmask.models.checkpoint.config import read_config
 from unmask.models.checkpoint.hub import SHIPPED, find_folder
 from unmask.models.trunk import Trunk
 from unmask.text.config import GenerationConfig
+from unmask.text.fields import CacheName
 from unmask.text.prompts import device_of
 from unmask.types import Sampler
 
@@ -33,6 +34,7 @@ GPU_BATCH = 64
 CPU_BATCH = 4  # finished rows leave the batch; larger batches gain nothing
 SCORING = 2  # runs scored and written while the next one holds the GPU
 
+Load: TypeAlias = Callable[["Lab", str], Trunk]  # loads a model by name, as the lab's settings say
 Watch: TypeAlias = Callable[
     [int, int, Run, Progress | None], None
 ]  # runs done, runs in all, this run, its progress
@@ -48,9 +50,12 @@ class LabSettings:
     limit: int | None = None  # samples per model, shared by its tasks
     device: str = "auto"
     dtype: str = "auto"
+    compile: bool = False
     batch_size: int | None = None  # None: 64 on a GPU, 4 on a CPU
     data: Path | None = None  # local files of the paper's benchmarks
-    block_length: int | str | None = "auto"  # see GenerationConfig
+    block_length: int | str | None = "auto"  # this and the next two: see GenerationConfig
+    cache: CacheName | None = None  # of runs whose experiment chooses none
+    refresh_every: int | None = None
     records_only: bool = False  # use kept records, decode nothing
     max_loss: float = 1.0  # calibrate: at most this many points below Base
     max_steps: float | None = None  # calibrate: at most this many steps per sample, instead
@@ -67,16 +72,22 @@ class Loaded(NamedTuple):
     fingerprint: str
 
 
+def _load(lab: Lab, name: str) -> Trunk:
+    settings = lab.settings
+    return load_model(name, device=settings.device, dtype=settings.dtype, compile=settings.compile)
+
+
 class Lab:
     """Makes the runs of experiments, or reads them if they are kept."""
 
-    def __init__(self, settings: LabSettings) -> None:
+    def __init__(self, settings: LabSettings, load: Load | None = None) -> None:
         self.settings = settings
+        self._load = load or _load
         self.store = Store(settings.out / "records")
         self._models: dict[str, Loaded] = {}
         self._done: dict[Run, Outcome] = {}
         self._samples: dict[str, list[Sample]] = {}
-        self._questions: dict[tuple[str, str, int], list[Question]] = {}
+        self._encoded: dict[tuple[str, str, int], list[EncodedSample]] = {}
         self._families: dict[str, str] = {}
 
     @cached_property
@@ -106,6 +117,8 @@ class Lab:
         if isinstance(block, int):
             block = min(block, tokens)
         chosen = {"max_new_tokens": tokens, "block_length": block, "stop": asked.stop, **settings}
+        if "cache" not in settings:
+            chosen |= {"cache": self.settings.cache, "refresh_every": self.settings.refresh_every}
         return Run(model=model, task=task, sampler=sampler, config=GenerationConfig(**chosen))
 
     def samples(self, task: str, limit: int | None = None) -> list[Sample]:
@@ -170,7 +183,8 @@ class Lab:
     def _key(self, run: Run) -> tuple[str, ...]:
         """Return the key of a run in the store."""
         samples = self.samples(run.task)
-        return run.model, run.task, run.name(len(samples), get_task(run.task).version)
+        name = run.name(len(samples), get_task(run.task).version, compiled=self.settings.compile)
+        return run.model, run.task, name
 
     def _kept(self, run: Run) -> Outcome | None:
         key = self._key(run)
@@ -186,28 +200,28 @@ class Lab:
         model, key = self.model(run.model), self._key(run)
         job = self._job(run)
 
-        def decode(batches: Sequence[Batch]) -> Iterator[Decoded]:
+        def decode(batches: Sequence[EvalBatch]) -> Iterator[Decoded]:
             for batch in batches:
                 yield decode_batch(model, job.task, batch, job.sampler, job.config, device=pool.device)
 
         finish(job, decode, self.store.folder(*key), progress)
         return self.store.finish(*key)
 
-    def _job(self, run: Run) -> Job:
+    def _job(self, run: Run) -> EvalJob:
         """Prepare a run. Prompts are encoded once per model, task and length."""
         model, fingerprint = self._loaded(run.model)
         task, length = get_task(run.task), run.config.new_tokens(model.info)
-        asked = (run.model, run.task, length)
-        if asked not in self._questions:
-            self._questions[asked] = encode(model, self.samples(run.task), length)
-        questions, size = self._questions[asked], self.batch_size(model)
-        return Job(
+        key = (run.model, run.task, length)
+        if key not in self._encoded:
+            self._encoded[key] = encode(model, self.samples(run.task), length)
+        encoded, size = self._encoded[key], self.batch_size(model)
+        return EvalJob(
             task=task,
-            batches=make_batches(questions, size),
+            batches=make_batches(encoded, size),
             sampler=run.sampler,
             config=run.config,
             manifest=describe(
-                model, task, questions, run.sampler, run.config, size, known_fingerprint=fingerprint
+                model, task, encoded, run.sampler, run.config, size, known_fingerprint=fingerprint
             ),
         )
 
@@ -215,6 +229,7 @@ class Lab:
         self, model: str, kind: str, settings: Mapping[str, Any], measure: Callable[[], Any]
     ) -> Any:
         """Return a kept measurement, or measure now and keep it."""
+        settings = {**settings, "compile": True} if self.settings.compile else settings
         key = (model, kind, digest(dict(settings))[:12])
         kept = self.store.read(*key)
         if kept is None:
@@ -229,7 +244,7 @@ class Lab:
         if name not in self._models:
             # free the memory of a large model before the next is loaded
             self._models = {one: kept for one, kept in self._models.items() if one in SHIPPED}
-            model = load(name, device=self.settings.device, dtype=self.settings.dtype)
+            model = self._load(self, name)
             self._models[name] = Loaded(model, fingerprint(model))
         return self._models[name]
 

@@ -22,9 +22,10 @@ class Run:
     sampler: Sampler
     config: GenerationConfig
 
-    def name(self, samples: int, version: int) -> str:
-        """Return the name of the run's record: the sampler's kind and a hash of all settings."""
+    def name(self, samples: int, version: int, *, compiled: bool = False) -> str:
+        """Return the run's name in the store: the sampler's kind and a hash of all settings."""
         chosen = [plain(self.sampler), plain(self.config), samples, version]
+        chosen += ["compiled"] if compiled else []
         return f"{type(self.sampler).__name__.lower()}-{digest(chosen)[:12]}"
 
 

@@ -56,8 +56,8 @@ def watch(
     """Return the sums per sample, in the order of the batches."""
     found: list[Sight] = []
     for batch in make_batches(encode(model, samples, config.new_tokens(model.info)), batch_size):
-        run = prepare(model, [question.ids for question in batch.questions], Shadowed(base), config)
-        sights = [Sight() for _ in batch.questions]
+        run = prepare(model, [one.ids for one in batch.samples], Shadowed(base), config)
+        sights = [Sight() for _ in batch.samples]
         for step in run.steps:
             if not step.leftover:
                 _add(sights, step)

@@ -94,21 +94,17 @@ def _read_field(name: str, kind: Any, value: Any) -> Any:
         raise error.renamed(name) from None
 
 
-def _config(asked: Common, default: GenerationConfig) -> GenerationConfig:
-    given = {
-        "max_new_tokens": asked.new_tokens,
-        "min_new_tokens": asked.min_tokens,
-        "steps": asked.steps,
-        "temperature": asked.temperature,
-        "top_p": asked.top_p,
-        "top_k": asked.top_k,
-        "seed": asked.seed,
-        "guidance": asked.guidance,
-        "end_tokens": asked.end_tokens,
-        "stop": (asked.stop,) if isinstance(asked.stop, str) else asked.stop and tuple(asked.stop),
-        "block_length": asked.block_length,
+def _config(request: Common, default: GenerationConfig) -> GenerationConfig:
+    """Return the server's settings with the fields of the request over them; "none" stands for None."""
+    sent = {item.name: getattr(request, item.name, None) for item in fields(GenerationConfig)}
+    sent |= {
+        "max_new_tokens": request.new_tokens,
+        "min_new_tokens": request.min_tokens,
+        "stop": (request.stop,) if isinstance(request.stop, str) else request.stop and tuple(request.stop),
     }
-    changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-    if changes.get("block_length") == "none":
-        changes["block_length"] = None
+    changes: dict[str, Any] = {
+        name: None if value == "none" else value for name, value in sent.items() if value is not None
+    }
+    if "cache" in changes and changes["cache"] is None:
+        changes.setdefault("refresh_every", None)  # the server's own goes with its cache
     return replace(default, **changes)

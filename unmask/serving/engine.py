@@ -289,7 +289,8 @@ class Engine:
         step = request.commit(decided.prediction.take(slice(row, row + 1)), outcome)
         if job.is_watched:
             shown = (None, None) if request.look is None else (step, request.look)
-            job.publish(Snapshot(step.index, step.tokens[0], step.window, step.drawn[0], *shown))
+            snapshot = Snapshot(step.index, step.tokens[0], step.window, step.drawn[0], *shown)
+            job.publish(snapshot._replace(revocable=step.revocable))
         if not request.is_done and request.turn.number != block and not request.rows.needs.span:
             request.look = None  # a new block starts a new history
         return step

@@ -37,9 +37,6 @@ class Limits:
             _at_most("max_new_tokens", config.max_new_tokens, self.max_new_tokens)
         if config.steps is not None:
             _at_most("steps", config.steps, self.max_steps)
-        if config.cache is not None:
-            problem = "does not go with batches whose rows come and go"
-            raise FieldError("cache", config.cache, problem, "leave it out")
         _at_most("stop", len(config.stop), MAX_STOPS, "strings")
         for stop in config.stop:
             _at_most("stop", len(stop), MAX_STOP_LENGTH, "is too long: a stop string's length")

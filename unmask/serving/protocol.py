@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 from unmask.errors import FieldError, known_field, shown
 from unmask.samplers import SAMPLERS
 from unmask.serving.api_error import ApiError
-from unmask.text.config import EndTokens
+from unmask.text.fields import CacheName, EndTokens
 
 # OpenAI fields that have no counterpart here, with the values that ask for nothing
 NEUTRAL: dict[str, tuple[Any, ...]] = {
@@ -88,6 +88,14 @@ class Common(BaseModel):
     block_length: int | Literal["auto", "none"] | None = Field(None, json_schema_extra=AT_LEAST_1)
     guidance: float | None = None
     end_tokens: EndTokens | None = None
+    cache: CacheName | Literal["none"] | None = Field(
+        None, description="Reuse keys and values outside the block; an approximation."
+    )
+    refresh_every: int | None = Field(
+        None,
+        description="With a cache: forwards of a block between two full ones.",
+        json_schema_extra=AT_LEAST_1,
+    )
     deadline: float | None = Field(
         None, description="Seconds from now to the answer.", json_schema_extra=ABOVE_0
     )

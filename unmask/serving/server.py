@@ -12,6 +12,7 @@ from types import FrameType
 
 import uvicorn
 
+from unmask.fast.warm_up import batch_sizes, warm_up
 from unmask.serving.app import create_app
 from unmask.serving.engine import Engine, exact_costs_little
 from unmask.serving.limits import Limits
@@ -75,6 +76,17 @@ def make_server(
         app, host=host, port=port, log_config=None, access_log=False, lifespan="off", server_header=False
     )
     return engine, Server(config, engine)
+
+
+def warm_up_server(
+    model: TextModel, *, settings: Settings, limits: Limits, exact: bool | None = None
+) -> float:
+    """Compile at every batch size that the server runs, and return the seconds it took."""
+    if exact is None:
+        exact = exact_costs_little(model)
+    rows = (1,) if exact else batch_sizes(limits.max_rows)
+    config = settings.within(model.info, limits).config
+    return warm_up(model, settings.sampler, config, rows=rows)
 
 
 def serve(

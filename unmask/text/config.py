@@ -2,44 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from typing import get_args
 
 from unmask.decoding.cache import BlockCache, Recompute
 from unmask.decoding.draw import Selection
 from unmask.decoding.options import Options
 from unmask.errors import FieldError, finite, flag, one_of, whole
 from unmask.samplers.base import Base
+from unmask.text.fields import CacheName, ConfigFields, EndTokens
 from unmask.types import ModelInfo, Sampler
 
-EndTokens = Literal["keep", "suppress", "demote"]
-CacheName = Literal["prefix", "dual"]
 RECOMPUTE: dict[CacheName, Recompute] = {"prefix": "suffix", "dual": "block"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GenerationConfig:
+class GenerationConfig(ConfigFields):
     """The settings of a generation; a field out of range is an error at once."""
-
-    max_new_tokens: int | None = None  # None: the model's own, 256 unless its files say otherwise
-    steps: int | None = None  # reverse steps at most; None: one per new token
-    block_length: int | Literal["auto"] | None = "auto"  # "auto": the family's own; None: full sequence
-    temperature: float = 0.0  # 0: argmax
-    top_p: float = 1.0
-    top_k: int = 0  # 0: all tokens
-    # an int is the seed of every prompt, so that a row's text does not depend on its place in the batch
-    seed: int | Sequence[int] = 0
-    guidance: float = 0.0  # classifier-free guidance; 0: off
-    stop: tuple[str, ...] = ()  # a text ends before the earliest of these
-    min_new_tokens: int = 0  # no end token before this many tokens; stop strings count from the start
-    stop_at_eos: bool = True  # False: columns behind the end are decoded too, at a cost and to no effect
-    # LLaDA's evaluation. suppress, its logits_eos_inf: the end-of-text token is never written (the end of a
-    # turn may be). demote, its confidence_eos_eot_inf: a position that would take an end token ranks last
-    end_tokens: EndTokens = "keep"
-    cache: CacheName | None = None
-    refresh_every: int | None = None  # forwards of a block between two full ones; None: one full per block
-    reuse: bool = True  # an unchanged canvas needs no new forward
 
     def __post_init__(self) -> None:
         self._check_lengths()

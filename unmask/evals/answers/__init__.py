@@ -1,1 +1,1 @@
-"""What a text says its answer is, one small file per kind of answer. Knows no benchmark."""
+"""Read the answer from a text, one small file per kind of answer. Knows no benchmark."""

@@ -9,13 +9,13 @@ TOKEN = re.compile(r"\\[a-zA-Z]+|[^\s{}$]+")
 
 
 def boxed(text: str) -> list[str]:
-    """What stands in each box, in order; a box inside another comes after it, an unclosed one is left out."""
-    found = []
+    """Return the contents of the boxes in order, an inner box after its outer one; skip unclosed ones."""
+    contents = []
     for start in BOX.finditer(text):
         content = _content(text, start.end())
         if content is not None:
-            found.append(content.strip())
-    return found
+            contents.append(content.strip())
+    return contents
 
 
 def _content(text: str, start: int) -> str | None:

@@ -1,4 +1,4 @@
-"""Whether two mathematical answers mean the same, by math-verify in a process of its own."""
+"""Compare mathematical answers with math-verify, in a separate process."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ SHORT_FRACTION = re.compile(r"\\[dtc]?frac\s*(\\[a-zA-Z]+|\w)\s*(\\[a-zA-Z]+|\w)
 BASE = re.compile(r"\d_\{?(\d+)\}?$")
 SCRIPT = Path(__file__).with_name("verifier.py")
 START_SECONDS = 120.0
-PAIR_SECONDS = 15.0  # beyond the verifier's own limits: a calculation that no signal interrupts
+PAIR_SECONDS = 15.0  # for calculations that ignore the verifier's own limits
 
 
 def equivalent(pairs: Sequence[tuple[str, str]]) -> list[bool]:
-    """For each (gold, answer), whether they are equivalent; a pair that takes too long is not."""
+    """Return whether each (gold, answer) is equivalent; a pair that takes too long is not."""
     pairs = [(tidied(gold), tidied(answer)) for gold, answer in pairs]
     verdicts = {pair: pair[0] == pair[1] for pair in pairs}
     left = [pair for pair, same in verdicts.items() if not same and _comparable(*pair)]
@@ -32,29 +32,29 @@ def equivalent(pairs: Sequence[tuple[str, str]]) -> list[bool]:
                 verdict = verifier.ask(pair)
                 verdicts[pair] = verdict is True
                 if verdict is None:
-                    break  # it hangs or died: go on with a fresh one
+                    break  # it hangs or died: continue with a new one
     return [verdicts[pair] for pair in pairs]
 
 
 def tidied(answer: str) -> str:
-    """The answer in a form that math-verify reads: "\\frac \\pi4" with braces, no full stop behind it."""
+    """Rewrite an answer for math-verify: "\\frac \\pi4" with braces, no full stop after it."""
     return SHORT_FRACTION.sub(r"\\frac{\1}{\2}", " ".join(answer.split())).rstrip(". ")
 
 
 def _comparable(gold: str, answer: str) -> bool:
-    """False for numbers in two different bases: math-verify looks at the digits alone."""
+    """Return False for numbers in two different bases: math-verify compares the digits alone."""
     bases = [BASE.findall(text) for text in (gold, answer)]
     return bool(answer) and (not all(bases) or bases[0] == bases[1])
 
 
 @dataclass(frozen=True, slots=True)
 class _Verifier:
-    """A running verifier, asked one pair at a time."""
+    """A running verifier, which takes one pair at a time."""
 
     process: subprocess.Popen[str]
 
     def ask(self, pair: tuple[str, str]) -> bool | None:
-        """Its verdict; None: it gave none."""
+        """Return its verdict, or None if there is none."""
         assert self.process.stdin is not None
         try:
             self.process.stdin.write(json.dumps(pair) + "\n")
@@ -65,7 +65,7 @@ class _Verifier:
         return bool(json.loads(line)) if line else None
 
     def line(self, seconds: float) -> str:
-        """The next line, empty if none came in time."""
+        """Return the next line, empty if none came in time."""
         assert self.process.stdout is not None
         ready, _, _ = select.select([self.process.stdout], [], [], seconds)
         return self.process.stdout.readline() if ready else ""

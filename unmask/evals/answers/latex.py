@@ -1,4 +1,4 @@
-"""Exact match of mathematical answers after rewriting them to one spelling, as the released scoring does."""
+"""Compare mathematical answers by exact match after rewriting, as the released scoring does."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from collections.abc import Callable
 from unmask.evals.answers.boxed import boxed
 from unmask.evals.answers.phrase import RELEASED, behind_answers
 
-LISTED = "separated by commas"  # how a question asks for several answers in any order
+LISTED = "separated by commas"  # a question with this phrase has several answers, in any order
 SAME: dict[str, str | Callable[[re.Match[str]], str]] = {  # spelling -> the one we keep
     r"\\[dtc]frac": r"\\frac",
     r"\\(?:left|right|displaystyle|[,;:!> ])(?![a-zA-Z])": "",
     r"\\q?quad(?![a-zA-Z])|~": "",
     r"\^\s*(?:\{\s*\\circ\s*\}|\\circ)|\\degree\b|\bdegrees?\b|°": "",
     r"\\?[$%]": "",
-    r"\\(?:le|ge|ne)q\b": lambda found: found.group()[:-1],
-    r"\\[lr]brace\b": lambda found: r"\{" if "l" in found.group()[:2] else r"\}",
+    r"\\(?:le|ge|ne)q\b": lambda match: match.group()[:-1],
+    r"\\[lr]brace\b": lambda match: r"\{" if "l" in match.group()[:2] else r"\}",
     r"(?<=\S)\s*\\(?:text|mbox|mathrm|textrm)\{\s*(?!and\b|or\b)[^{}]*\}(?:\^\{?\d\}?)?\s*$": "",  # a unit
     r"\\(?:text|mbox|mathrm|mathbf|textbf|textrm|textit)\{([^{}]*)\}": r"\1",
     r"(?<=\d)\s*(?:dollars|cents|inches|feet|miles|meters|cm|units|square units|hours|minutes|days)$": "",
@@ -27,7 +27,7 @@ SAME: dict[str, str | Callable[[re.Match[str]], str]] = {  # spelling -> the one
     r"(?<![\w}])(-?\d+)\s*/\s*(\d+)(?!\w)": r"\\frac{\1}{\2}",
     r"\\frac\{-(\w+)\}": r"-\\frac{\1}",
     r"^[a-zA-Z](?:_\{?\w\}?)?(?:\([a-zA-Z]\))?\s*(?:=|\\in\b)\s*": "",  # "x = "
-    r"(?<![\d,])(\d{1,3})((?:,\d{3})+)(?![\d,])": lambda found: found.group().replace(",", ""),
+    r"(?<![\d,])(\d{1,3})((?:,\d{3})+)(?![\d,])": lambda match: match.group().replace(",", ""),
     r"(?<!\d)\.(?=\d)": "0.",
     r"(\d\.\d*?)0+(?!\d)": r"\1",
     r"\.(?!\d)": "",
@@ -38,16 +38,16 @@ FRACTION = re.compile(r"(-?)\\frac\{(\d+)\}\{(\d+)\}")
 
 
 def released_match(question: str, gold: str, text: str) -> bool:
-    """Whether one of the text's answers is, rewritten, the gold one; lists match in any order."""
+    """Return whether one of the text's answers equals the gold one; lists match in any order."""
     listed = LISTED in question
-    wanted = _spellings(gold, listed)
-    return any(_spellings(answer, listed) & wanted for answer in released_answers(text))
+    expected = _spellings(gold, listed)
+    return any(_spellings(answer, listed) & expected for answer in released_answers(text))
 
 
 def released_answers(text: str) -> list[str]:
-    """All boxes, else what the last "answer is" names, else the last word with a digit."""
-    if found := boxed(text):
-        return found
+    """Return all boxes, else the words after the last "answer is", else the last word with a digit."""
+    if boxes := boxed(text):
+        return boxes
     if behind := behind_answers(text, RELEASED):
         return re.split(r"\s+or\s+", re.split(r"\.\s|\.$", behind[0].strip(" :\n"), maxsplit=1)[0])
     words = [word for word in text.split() if re.search(r"\d", word)]
@@ -55,7 +55,7 @@ def released_answers(text: str) -> list[str]:
 
 
 def rewritten(answer: str) -> str:
-    """The answer in the spelling that is compared."""
+    """Rewrite an answer in the spelling that is compared."""
     answer = answer.strip()
     for pattern, by in REWRITES:
         answer = pattern.sub(by, answer)
@@ -70,11 +70,11 @@ def _spellings(answer: str, listed: bool) -> set[frozenset[str]]:
 
 
 def _decimal(plain: str) -> list[str]:
-    """A fraction of whole numbers as a decimal, if it ends within ten places."""
-    found = FRACTION.fullmatch(plain)
-    if found is None or int(found[3]) == 0:
+    """Return a fraction of whole numbers as a decimal, if it ends within ten places."""
+    match = FRACTION.fullmatch(plain)
+    if match is None or int(match[3]) == 0:
         return []
-    places = (int(found[2]) * 10**10, int(found[3]))
+    places = (int(match[2]) * 10**10, int(match[3]))
     if places[0] % places[1]:
         return []
-    return [found[1] + rewritten(f"{places[0] // places[1] / 10**10:.10f}")]
+    return [match[1] + rewritten(f"{places[0] // places[1] / 10**10:.10f}")]

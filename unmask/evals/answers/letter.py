@@ -1,4 +1,4 @@
-"""The option letter that a text chooses."""
+"""Read the option letter that a text chooses."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ARTICLE = re.compile(r"a\s+(?!is\b|because\b|since\b|as\b)\w", re.IGNORECASE)
 
 
 def final_letter(text: str, letters: str) -> str | None:
-    """The boxed letter, else the one called the answer, the one that opens the text, the last one named."""
+    """Return the boxed letter, else the one after "answer is", the first of the text, or the last named."""
     for box in reversed(boxed(text)):
         if letter := _opening(box, letters):
             return letter
@@ -24,22 +24,22 @@ def final_letter(text: str, letters: str) -> str | None:
 
 
 def _opening(text: str, letters: str) -> str | None:
-    """The letter that a text begins with, alone, in brackets or before its option."""
+    """Return the letter at the start of a text, alone, in brackets or before its option."""
     plain = MARKUP.sub("", text).lstrip(" \t\n:-\"'")
     plain = re.sub(r"^(?:option|choice|answer)\b\W*", "", plain, flags=re.IGNORECASE)
     if ARTICLE.match(plain):
         return None
-    found = re.match(rf"[(\[]?\s*([{letters}])(?![\w'])", plain, re.IGNORECASE)
-    return found.group(1).upper() if found else None
+    match = re.match(rf"[(\[]?\s*([{letters}])(?![\w'])", plain, re.IGNORECASE)
+    return match.group(1).upper() if match else None
 
 
 def _named(text: str, letters: str) -> str | None:
-    """The last "option X" or "(X)", or the letter that is the last line."""
+    """Return the last "option X" or "(X)", or a last line that is a letter."""
     plain = MARKUP.sub("", text).rstrip(" \t\n.")
     last = re.fullmatch(rf"[(\[]?([{letters}])[)\]]?", plain.rsplit("\n", 1)[-1].strip())
     if last:
         return last.group(1)
-    found: list[tuple[str, str]] = re.findall(
+    options: list[tuple[str, str]] = re.findall(
         rf"\b(?:[Oo]ption|[Cc]hoice)\s+\(?([{letters}])\b|\(([{letters}])\)", plain
     )
-    return "".join(found[-1]) if found else None
+    return "".join(options[-1]) if options else None

@@ -1,4 +1,4 @@
-"""The number that a text ends with."""
+"""Read the final number of a text."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from decimal import Decimal
 from unmask.evals.answers.boxed import boxed
 from unmask.evals.answers.phrase import RELEASED, behind_answers
 
-# a minus behind a word, a digit or a bracket subtracts; a comma counts between groups of three digits only
+# a minus after a word, a digit or a bracket subtracts; a comma groups exactly three digits
 NUMBER = re.compile(r"(?:(?<![\w)}.])-)?(?:\d{1,3}(?:,\d{3})+(?![\d,])|\d+)(?:\.\d+)?|(?<!\d)\.\d+")
 NOISE = re.compile(r"\\?\$|\\[,!;: ]|[*{}]|\\(?:text|mathrm|mathbf)\b")
 
 
 def final_number(text: str) -> str | None:
-    """The number called the answer, else the last boxed one, else the last of all."""
+    """Return the number after "answer is", else the last boxed one, else the last of all."""
     for behind in behind_answers(text):
         if (named := _of_answer(behind)) is not None:
             return named
@@ -25,14 +25,14 @@ def final_number(text: str) -> str | None:
 
 
 def released_number(text: str) -> str | None:
-    """As released: behind "answer is" the first box's or the first number, without the phrase the last."""
+    """Read as released: after "answer is" the first box or number, without the phrase the last number."""
     if not (behind := behind_answers(text, RELEASED)):
         return _of_first_box(text) or _pick(text, -1)
     return _of_first_box(behind[0]) or _pick(behind[0], 0)
 
 
 def plain_number(text: str) -> str:
-    """A number without grouping commas, trailing zeros or a trailing point: "1,234.50" is "1234.5"."""
+    """Write a number without grouping commas, trailing zeros or a trailing point: "1,234.50" is "1234.5"."""
     value = Decimal(text.replace(",", ""))
     return f"{value.normalize():f}" if value else "0"
 
@@ -54,5 +54,5 @@ def _of_box(content: str) -> str | None:
 def _pick(text: str, place: int) -> str | None:
     # "1{,}000" and "1\,000" group digits like "1,000"
     plain = re.sub(r"(?<=\d)(?:\{,\}|\\[,!])+(?=\d{3})", ",", text).replace("\N{MINUS SIGN}", "-")
-    found: list[str] = NUMBER.findall(NOISE.sub("", plain))
-    return plain_number(found[place]) if found else None
+    numbers: list[str] = NUMBER.findall(NOISE.sub("", plain))
+    return plain_number(numbers[place]) if numbers else None

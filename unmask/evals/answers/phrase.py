@@ -1,4 +1,4 @@
-"""The words behind "the answer is"."""
+"""Find the words after "the answer is"."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ SENTENCE = re.compile(r"\.(?:\s|$)|\n")
 
 
 def behind_answers(text: str, phrase: re.Pattern[str] = ANSWER) -> list[str]:
-    """What follows each "answer is", the last one first."""
-    return [text[found.end() :] for found in phrase.finditer(text)][::-1]
+    """Return the text after each "answer is", the last one first."""
+    return [text[match.end() :] for match in phrase.finditer(text)][::-1]
 
 
 def first_sentence(text: str) -> str:
-    """The text up to its first full stop or line end; the point of a decimal is none."""
+    """Cut a text at its first full stop or line end; a decimal point is no full stop."""
     return SENTENCE.split(text.lstrip(" \t\n:*"), maxsplit=1)[0].strip(" \t*")

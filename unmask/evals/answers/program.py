@@ -1,4 +1,4 @@
-"""The Python program that a text holds."""
+"""Find the Python program in a text."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ STATEMENT = re.compile(
 
 
 def find_code(text: str, name: str) -> str:
-    """The fenced block that defines `name`, else the first block, else the text from where it is code."""
+    """Return the fenced block that defines `name`, else the first block, else the code in the text."""
     blocks: list[str] = FENCE.findall(text)
     for block in blocks:
         if defines(block, name):
@@ -26,16 +26,16 @@ def find_code(text: str, name: str) -> str:
 
 
 def defines(code: str, name: str) -> bool:
-    """Whether the code has a function (or a name bound to one) called `name`."""
+    """Return whether the code has a function (or a name bound to one) called `name`."""
     function = rf"^[ \t]*(?:async[ \t]+)?def[ \t]+{re.escape(name)}\b|^{re.escape(name)}[ \t]*="
     return re.search(function, code, re.MULTILINE) is not None
 
 
 def complete(start: str, body: str) -> str:
-    """`start`, a function that ends with its docstring, with the body that a text continues it with.
+    """Complete `start`, a function that ends with its docstring, with a body from a text.
 
-    The body may have lost the indentation of its first line or of all lines, use tabs, or end in prose:
-    of these readings the one that keeps most lines as Python.
+    The body may have lost the indentation of its first line or of all lines, use tabs, or end in prose.
+    Of these readings, take the one that keeps most lines as Python.
     """
     body = body.strip("\n").rstrip()
     spaced = body.expandtabs(4)
@@ -44,9 +44,9 @@ def complete(start: str, body: str) -> str:
 
 
 def compiles(code: str) -> bool:
-    """Whether Python accepts the code."""
+    """Return whether Python accepts the code."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a doubtful escape is no fault of the program
+        warnings.simplefilter("ignore")  # a doubtful escape is not an error
         try:
             compile(code, "<answer>", "exec", dont_inherit=True)
         except (SyntaxError, ValueError, MemoryError, RecursionError):
@@ -55,7 +55,7 @@ def compiles(code: str) -> bool:
 
 
 def _unfenced(text: str, name: str) -> str:
-    """The code between the prose before and behind it."""
+    """Return the code between the prose before and after it."""
     for start in STATEMENT.finditer(text):
         kept = _longest("", text[start.start() :])
         if defines(kept, name):
@@ -64,7 +64,7 @@ def _unfenced(text: str, name: str) -> str:
 
 
 def _longest(start: str, code: str) -> str:
-    """The longest run of the code's first lines that is Python behind `start`."""
+    """Return the most first lines of the code that are Python after `start`."""
     lines = code.splitlines(keepends=True)
     for count in range(len(lines), 0, -1):
         kept = "".join(lines[:count])

@@ -17,12 +17,12 @@ KINDS = (LatexExtractionConfig(boxed_match_priority=0), ExprExtractionConfig())
 
 
 def read(answer: str) -> list:  # type: ignore[type-arg]
-    """What math-verify makes of an answer without its dollar signs."""
+    """Parse an answer without its dollar signs."""
     return parse(f"\\boxed{{{answer}}}", extraction_config=KINDS, parsing_timeout=SECONDS)  # type: ignore[no-any-return]
 
 
 def same(gold: str, answer: str) -> bool:
-    """Whether the two are equivalent."""
+    """Return whether the two are equivalent."""
     return bool(verify(read(gold), read(answer), timeout_seconds=SECONDS))
 
 

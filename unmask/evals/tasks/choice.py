@@ -1,4 +1,4 @@
-"""Asking for a letter and judging it, shared by the multiple-choice benchmarks."""
+"""Prompts and scoring of multiple-choice benchmarks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from unmask.evals.task import Sample, Task, Verdict
 from unmask.text.prompts import Message
 
 Extract: TypeAlias = Callable[[str], str | None]
-UNTIL = re.compile(r"</s>|\n")  # as released, cut behind the generation: these never save steps
+UNTIL = re.compile(r"</s>|\n")  # as released, cut after the generation: saves no steps
 
 
 def choice_task(name: str, protocol: str, version: int, source: Source, make: Make, extract: Extract) -> Task:
@@ -28,24 +28,24 @@ def choice_task(name: str, protocol: str, version: int, source: Source, make: Ma
 
 
 def options(texts: Sequence[str]) -> str:
-    """The options with their letters, one per line."""
+    """Write the options with their letters, one per line."""
     return "\n".join(f"{letter}. {text}" for letter, text in zip("ABCD", texts, strict=False))
 
 
 def ask_for_letter(question: str, texts: Sequence[str]) -> list[Message]:
-    """A chat that asks for the letter of the right option."""
+    """Return a chat that asks for the letter of the right option."""
     letters = ", ".join("ABCD"[: len(texts) - 1]) + f" or {'ABCD'[len(texts) - 1]}"
     ask = f'Give the letter of the right option, {letters}, in the form "The final answer is (letter)".'
     return [{"role": "user", "content": f"{question}\n\n{options(texts)}\n\n{ask}"}]
 
 
 def letter_of(count: int) -> Extract:
-    """How the letter is read where the protocol is ours."""
+    """Read the letter under our own protocol."""
     return partial(final_letter, letters="ABCD"[:count])
 
 
 def first_line(text: str) -> str:
-    """What the released harness sees of a text."""
+    """Return the first line, all that the released harness reads."""
     return UNTIL.split(text, maxsplit=1)[0]
 
 

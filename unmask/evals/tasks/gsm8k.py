@@ -17,7 +17,7 @@ SYSTEM = "Reason step by step, then give the result in the form 'The final answe
 
 
 def tasks(name: str) -> dict[str, Task]:
-    """GSM8K under both protocols."""
+    """Return GSM8K under both protocols."""
     return {
         "paper": _task(name, "paper", _ask, final_number),
         "released": _task(name, "released", _ask_released, released_number),

@@ -18,7 +18,7 @@ LAST_SENTENCE = re.compile(r"(?<=[.?!] )(?:(?![.?!] ).)*$", re.DOTALL)
 
 
 def tasks(name: str) -> dict[str, Task]:
-    """HellaSwag under both protocols."""
+    """Return HellaSwag under both protocols."""
     return {
         "paper": choice_task(name, "paper", VERSION, SOURCE, partial(_sample, False), letter_of(4)),
         "released": choice_task(name, "released", VERSION, SOURCE, partial(_sample, True), released_letter),
@@ -26,9 +26,9 @@ def tasks(name: str) -> dict[str, Task]:
 
 
 def released_letter(text: str) -> str | None:
-    """The letter that begins the first line."""
-    found = OPENING.match(first_line(text))
-    return found.group(1) if found else None
+    """Return the letter at the start of the first line."""
+    match = OPENING.match(first_line(text))
+    return match.group(1) if match else None
 
 
 def _sample(released: bool, place: int, row: Row) -> Sample:
@@ -42,18 +42,18 @@ def _sample(released: bool, place: int, row: Row) -> Sample:
 
 
 def clean(text: str) -> str:
-    """A text without the marks of the web pages that it came from."""
+    """Remove the marks of the web pages from a text."""
     return re.sub(r"\[.*?\]", "", text.strip().replace(" [title]", ". ")).replace("  ", " ").strip()
 
 
 def _query(row: Row) -> str:
-    """The text to continue, from the columns of the hub."""
+    """Return the text to continue, from the columns of the hub."""
     parts = [text_field(row, name) for name in ("activity_label", "ctx_a", "ctx_b")]
     return clean(f"{parts[0]}: {parts[1]} {parts[2].capitalize()}")
 
 
 def _prepared(query: str) -> str:
-    """The same text from a file in which the part to continue is not capitalised."""
+    """Return the same text from a file that does not capitalise the part to continue."""
     if query.endswith((".", "!", "?", '"', "'", ")", ",")):
         return query
     return LAST_SENTENCE.sub(lambda last: last.group().capitalize(), query)

@@ -22,7 +22,7 @@ BLOCK = re.compile(r"```(?:python)?[^\S\n]*\n?(.*?)(?:```|\Z)", re.DOTALL)
 
 
 def tasks(name: str) -> dict[str, Task]:
-    """HumanEval under both protocols."""
+    """Return HumanEval under both protocols."""
     return {
         "paper": _task(name, "paper", _ask, _completion),
         "released": _task(name, "released", _ask_released, _completion_released),
@@ -57,15 +57,15 @@ def _sample(ask: Callable[[str], list[Message]], place: int, row: Row) -> Sample
 
 
 def _completion(sample: Sample, text: str) -> str:
-    """The prompt, whose imports and helpers count, and the function again; or the prompt and a body."""
+    """Join the prompt, with its imports and helpers, and the function; or the prompt and a body."""
     code = find_code(text, sample.meta["entry_point"])
     prompt: str = sample.meta["prompt"]
     return f"{prompt}\n{code}" if defines(code, sample.meta["entry_point"]) else complete(prompt, code)
 
 
 def _completion_released(sample: Sample, text: str) -> str:
-    found = BLOCK.search(text)
-    return str(sample.meta["prompt"]) + (found.group(1) if found else text).strip("\n")
+    match = BLOCK.search(text)
+    return str(sample.meta["prompt"]) + (match.group(1) if match else text).strip("\n")
 
 
 def _score(

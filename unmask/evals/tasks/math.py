@@ -28,7 +28,7 @@ ASK = r"Reason step by step, and put the final answer within \boxed{}."
 
 
 def tasks(name: str) -> dict[str, Task]:
-    """The problems under both protocols."""
+    """Return the problems under both protocols."""
     return {
         "paper": _task(name, "paper", _ask, _score),
         "released": _task(name, "released", _ask_released, _score_released),
@@ -64,7 +64,7 @@ def _sample(name: str, ask: Callable[[str], list[Message]], place: int, row: Row
     answers = boxed(solution)
     if not answers:
         raise ValueError("the field 'solution' must hold a \\boxed answer")
-    # copies of the set come in different orders, so a row is named after its problem
+    # copies of the set differ in order, so the id of a row is a hash of its problem
     key = sha256(problem.encode()).hexdigest()[:12]
     subject = row["type"] if "type" in row else row["subject"]
     meta = {"problem": problem, "subject": subject, "level": str(row["level"]), "solution": solution}
@@ -72,7 +72,7 @@ def _sample(name: str, ask: Callable[[str], list[Message]], place: int, row: Row
 
 
 def final_answer(text: str) -> str | None:
-    """The last box, else what is called the answer, else the last line."""
+    """Return the last box, else the words after "answer is", else the last line."""
     if boxes := boxed(text):
         return boxes[-1]
     for behind in behind_answers(text):
@@ -83,7 +83,7 @@ def final_answer(text: str) -> str | None:
 
 
 def _bare(answer: str) -> str:
-    """An answer without the dollar signs or brackets that make it mathematics."""
+    """Remove the dollar signs or brackets around an answer."""
     for left, right in (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]")):
         inner = answer.removeprefix(left).removesuffix(right)
         if len(inner) == len(answer) - len(left) - len(right) and left not in inner:

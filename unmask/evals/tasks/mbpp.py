@@ -36,7 +36,7 @@ BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)
 
 
 def tasks(name: str) -> dict[str, Task]:
-    """The problems under both protocols."""
+    """Return the problems under both protocols."""
     return {
         "paper": _task(name, "paper", _ask, _code),
         "released": _task(name, "released", _ask_released, _code_released),
@@ -85,7 +85,7 @@ def _sample(name: str, ask: Callable[[str, list[str]], list[Message]], place: in
 
 
 def called_name(tests: Sequence[str]) -> str:
-    """The function that the tests call; builtins around the call are not meant."""
+    """Return the function that the tests call, not the builtins around the call."""
     calls = [
         node.func.id
         for test in tests
@@ -100,14 +100,14 @@ def _code(sample: Sample, text: str) -> str:
 
 
 def _code_released(sample: Sample, text: str) -> str:
-    found = BLOCK.search(text)
-    return found.group(1) if found else text
+    match = BLOCK.search(text)
+    return match.group(1) if match else text
 
 
 def _score(
     extract: Callable[[Sample, str], str], samples: Sequence[Sample], texts: Sequence[str]
 ) -> list[Verdict]:
-    # the set-up runs behind the program, whose classes it may use; the asserts run whole, with their messages
+    # the set-up runs after the program, because it may use its classes; the asserts keep their messages
     jobs = [
         Job(extract(sample, text), (*sample.meta["setup"], *sample.meta["tests"]))
         for sample, text in zip(samples, texts, strict=True)

@@ -1,4 +1,4 @@
-"""The seven synthetic tasks of `unmask.training.tasks`, on which the small models are judged."""
+"""The seven synthetic tasks of `unmask.training.tasks`, for the small models."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CANVAS = 128
 
 
 def tasks(name: str) -> dict[str, Task]:
-    """The task under its only protocol."""
+    """Return the task under its only protocol."""
     task = Task(
         name=name,
         protocol="mini",
@@ -27,7 +27,7 @@ def tasks(name: str) -> dict[str, Task]:
 
 
 def _load(name: str, folder: Path | None) -> list[Sample]:
-    """The shipped test items; a folder makes no difference, they are part of the package."""
+    """Load the test items of the package; the folder is ignored."""
     return [_sample(place, item) for place, item in enumerate(test_items(name))]
 
 

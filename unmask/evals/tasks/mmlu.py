@@ -16,7 +16,7 @@ PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def tasks(name: str) -> dict[str, Task]:
-    """MMLU under both protocols."""
+    """Return MMLU under both protocols."""
     return {
         "paper": choice_task(name, "paper", VERSION, SOURCE, partial(_sample, False), letter_of(4)),
         "released": choice_task(name, "released", VERSION, SOURCE, partial(_sample, True), released_letter),
@@ -24,7 +24,7 @@ def tasks(name: str) -> dict[str, Task]:
 
 
 def released_letter(text: str) -> str | None:
-    """The first line if it is a letter and nothing else; case and punctuation do not count."""
+    """Return the first line if it is only a letter; ignore case and punctuation."""
     line = first_line(text).translate(PUNCTUATION).strip().upper()
     return line if line in {"A", "B", "C", "D"} else None
 

@@ -23,7 +23,7 @@ OPENING = re.compile(r"[\s:-]*([ab])", re.IGNORECASE)  # an "a" that begins a wo
 
 
 def tasks(name: str) -> dict[str, Task]:
-    """WinoGrande under both protocols."""
+    """Return WinoGrande under both protocols."""
     return {
         "paper": choice_task(name, "paper", VERSION, SOURCE, partial(_sample, False), letter_of(2)),
         "released": choice_task(name, "released", VERSION, SOURCE, partial(_sample, True), released_letter),
@@ -31,9 +31,9 @@ def tasks(name: str) -> dict[str, Task]:
 
 
 def released_letter(text: str) -> str | None:
-    """The a or b that begins the first line."""
-    found = OPENING.match(first_line(text))
-    return found.group(1).upper() if found else None
+    """Return the a or b at the start of the first line."""
+    match = OPENING.match(first_line(text))
+    return match.group(1).upper() if match else None
 
 
 def _sample(released: bool, place: int, row: Row) -> Sample:

@@ -1,0 +1,59 @@
+"""Compile and capture before the first request: decode dummy prompts at the shapes to come."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import islice
+from time import perf_counter
+
+import torch
+
+from unmask.text.config import GenerationConfig
+from unmask.text.generate import prepare
+from unmask.text.prompts import TextModel
+from unmask.types import ModelInfo, Sampler, Step
+
+STEPS = 3  # the first forward is full, the second may use a cache, the third decision has a history
+PROMPT_TOKENS = 50  # no multiple of 64, so that the canvas is padded, as it is for most real prompts
+
+
+def warm_up(
+    model: TextModel,
+    sampler: Sampler,
+    config: GenerationConfig,
+    *,
+    rows: Sequence[int] = (1,),
+    prompt_tokens: int = PROMPT_TOKENS,
+) -> float:
+    """Decode a few steps of dummy prompts in batches of these sizes, and return the seconds it took.
+
+    It changes nothing but what the model has compiled. Other shapes are compiled when they first occur.
+    """
+    length = min(prompt_tokens, model.info.max_length - config.new_tokens(model.info))
+    prompt = [_plain_token(model.info)] * max(1, length)
+    once = replace(config, seed=0, stop=())
+    return take_steps(prepare(model, [prompt] * size, sampler, once).steps for size in rows)
+
+
+def take_steps(runs: Iterable[Iterator[Step]]) -> float:
+    """Take the first steps of each run, drop the rest, and return the seconds it took."""
+    began = perf_counter()
+    for steps in runs:
+        for _ in islice(steps, STEPS):
+            pass
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return perf_counter() - began
+
+
+def batch_sizes(most: int) -> tuple[int, ...]:
+    """Return 1, 2, 4, ... up to `most`, which comes last: the batch sizes that a server runs."""
+    powers = (1 << power for power in range(most.bit_length()))
+    return tuple(dict.fromkeys((*powers, most)))
+
+
+def _plain_token(info: ModelInfo) -> int:
+    """Return the first id that is not special."""
+    special = {info.mask_id, info.pad_id, *info.eos_ids}
+    return next(token for token in range(info.vocab_size) if token not in special)
