@@ -28,7 +28,7 @@ settings.register_profile(
 )
 settings.load_profile("unmask")
 
-COUNTS = ("steps", "forwards", "accepted", "forced", "forced_steps", "empty_steps", "leftovers")
+COUNTS = ("steps", "forwards", "accepted", "forced", "forced_steps", "empty_steps", "leftovers", "revoked")
 
 
 def scramble(x: Tensor) -> Tensor:

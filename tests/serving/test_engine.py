@@ -17,11 +17,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from tests.conftest import GOLDENS
 from tests.raises import raises_field
 from tests.serving.conftest import Gated, Slow, wait_until
 from tests.text.conftest import tiny
 from tests.toy import Toy
-from unmask import SAMPLERS, Base, GenerationConfig, Prophet, Threshold, generate, infill
+from unmask import SAMPLERS, Base, GenerationConfig, Prophet, Threshold, compile, generate, infill, load
 from unmask.serving import Closing, DeadlineExceeded, Engine, Job, Limits, QueueFull, RequestFailed
 from unmask.serving.monitor import NoMonitor
 from unmask.types import Cache, Decision, ModelInfo, Needs, Observation
@@ -526,3 +527,38 @@ def let_go(engine: Engine, held: Job) -> None:
     """Send the long request away and let the others run."""
     held.cancel()
     engine.model.open()
+
+
+@pytest.mark.parametrize("name", ["llada_tiny", "dream_tiny"])
+@pytest.mark.parametrize("exact", [True, False])
+def test_requests_with_a_cache_get_what_they_get_alone(name: str, exact: bool) -> None:
+    model, dice = tiny(name), random.Random(3)
+    mix = [
+        Ask(
+            [dice.randrange(5, 50) for _ in range(dice.choice([4, 9, 9, 9]))],
+            SAMPLERS[dice.choice(["less", "threshold", "base"])],
+            GenerationConfig(
+                max_new_tokens=16,
+                block_length=8,
+                cache=dice.choice(["prefix", "dual", "dual"]),
+                refresh_every=dice.choice([None, None, 3]),
+            ),
+            pause=dice.choice([0.0, 0.0, 0.01]),
+        )
+        for _ in range(12)
+    ]
+    with Engine(model, Limits(max_rows=6), exact=exact) as engine:
+        together = answers(engine, mix)
+    assert together == [generate(model, [ask.prompt], ask.sampler, ask.config)[0] for ask in mix]
+
+
+@pytest.mark.parametrize("cache", [None, "dual"])
+def test_a_compiled_model_serves_the_same_texts(cache: Any) -> None:
+    plain, fast = tiny("llada_tiny"), compile(load(GOLDENS / "llada_tiny", device="cpu"), layers=False)
+    fast.tokenizer = plain.tokenizer
+    config = GenerationConfig(max_new_tokens=16, block_length=8, cache=cache)
+    prompts = [[5 + number] * (3 + number % 3) for number in range(7)]
+    with no_complaints(), Engine(fast, Limits(max_rows=5)) as engine:
+        jobs = [engine.submit(prompt, config=config) for prompt in prompts]
+        together = [job.result(60) for job in jobs]
+    assert together == [generate(plain, [prompt], config=config)[0] for prompt in prompts]

@@ -54,7 +54,7 @@ def denoise(
     turn = next(upcoming, None)
     while turn is not None:
         prediction = executor.predict(rows, turn)
-        outcome = executor.decide(turn, prediction, rows.history, rows.written(turn.window))
+        outcome = executor.decide(turn, prediction, rows.history, rows.written(turn))
         step = rows.commit(turn, prediction, outcome)
         turn = next(upcoming, None)  # raises on broken logits, so before the step is shown
         yield step

@@ -87,12 +87,14 @@ class Rows:
         if not self.needs.span:
             self.history = History()
 
-    def written(self, window: slice) -> Written | None:
-        """Return what the window holds, if the sampler may revoke some of it."""
+    def written(self, turn: Turn) -> Written | None:
+        """Return what the window of a turn holds, if the sampler may revoke some of its block."""
         if self.given is None:
             return None
-        tokens = self.canvas.tokens[:, window]
-        return Written(tokens, ~self.given[:, window] & (tokens != self.canvas.mask_id))
+        tokens, columns = self.canvas.tokens, turn.block.columns
+        revocable = torch.zeros_like(self.given)
+        revocable[:, columns] = ~self.given[:, columns] & (tokens[:, columns] != self.canvas.mask_id)
+        return Written(tokens[:, turn.window], revocable[:, turn.window])
 
     def commit(self, turn: Turn, prediction: Prediction, outcome: Outcome) -> Step:
         """Write a decision to the canvas, remember it, and return the step."""
@@ -120,5 +122,5 @@ class Rows:
             turn.todo.fresh,
             forward=turn.todo.num_fresh > 0,
             leftover=turn.leftover,
-            revocable=window if self.needs.revoke else None,
+            revocable=turn.block.columns if self.needs.revoke else None,
         )

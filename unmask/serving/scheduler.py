@@ -172,7 +172,7 @@ def _draw(rows: Sequence[RunningRequest], number: int, device: torch.device) -> 
 
 
 def _join_written(rows: Sequence[RunningRequest], device: torch.device) -> Written | None:
-    parts = [row.rows.written(row.turn.window) for row in rows]
+    parts = [row.rows.written(row.turn) for row in rows]
     held = [part for part in parts if part is not None]
     if not held:
         return None
