@@ -30,8 +30,7 @@ def warm_up(
 
     It changes nothing but what the model has compiled. Other shapes are compiled when they first occur.
     """
-    length = min(prompt_tokens, model.info.max_length - config.new_tokens(model.info))
-    prompt = [_plain_token(model.info)] * max(1, length)
+    prompt = dummy_prompt(model.info, config.new_tokens(model.info), prompt_tokens)
     once = replace(config, seed=0, stop=())
     return take_steps(prepare(model, [prompt] * size, sampler, once).steps for size in rows)
 
@@ -53,7 +52,8 @@ def batch_sizes(most: int) -> tuple[int, ...]:
     return tuple(dict.fromkeys((*powers, most)))
 
 
-def _plain_token(info: ModelInfo) -> int:
-    """Return the first id that is not special."""
+def dummy_prompt(info: ModelInfo, new_tokens: int, length: int = PROMPT_TOKENS) -> list[int]:
+    """Return a prompt of ordinary tokens that leaves room for `new_tokens`."""
     special = {info.mask_id, info.pad_id, *info.eos_ids}
-    return next(token for token in range(info.vocab_size) if token not in special)
+    ordinary = next(token for token in range(info.vocab_size) if token not in special)
+    return [ordinary] * max(1, min(length, info.max_length - new_tokens))
