@@ -114,10 +114,13 @@ def test_kl_is_of_now_from_before_in_this_direction():
     assert float(signals.kl_step(observe(now, before))) == pytest.approx(forward, abs=1e-6)
 
 
-def test_kl_is_infinite_where_now_allows_what_before_ruled_out_and_finite_the_other_way():
+def test_kl_counts_a_token_that_was_ruled_out_as_klass_does():
     narrow, wide = probs([1.0, 0.0]), probs([0.5, 0.5])
-    assert float(signals.kl(wide, narrow)) == math.inf
+    assert float(signals.kl(wide, narrow)) == pytest.approx(0.5 * math.log(0.5) + 0.5 * math.log(0.5e12))
     assert float(signals.kl(narrow, wide)) == pytest.approx(LN2)
+    nearly = probs([1 - 1e-11, 1e-11])  # the floor makes 1.1e-11 of it
+    expected = 0.5 * math.log(0.5) + 0.5 * math.log(0.5 / 1.1e-11)
+    assert float(signals.kl(wide, nearly)) == pytest.approx(expected)
 
 
 def test_a_summary_needs_no_logits_and_the_exact_signals_say_so():

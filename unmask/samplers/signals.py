@@ -11,6 +11,7 @@ from unmask.decoding.chunks import by_rows
 from unmask.types import Observation, Prediction
 
 LN2 = math.log(2)
+KL_FLOOR = 1e-12  # KLASS adds it inside both logarithms
 
 
 def confidence(prediction: Prediction) -> Tensor:
@@ -97,7 +98,10 @@ def _mass_at(q: Prediction, p: Prediction, same: Tensor) -> Tensor:
 
 
 def kl(p: Prediction, q: Prediction) -> Tensor:
-    """KL(p || q) over the whole vocabulary, in nats; tokens that p rules out count 0."""
+    """KL(p || q) over the whole vocabulary, in nats, with KL_FLOOR added to every probability in a logarithm.
+
+    The floor is KLASS's own. It keeps the divergence finite where q rules a token out.
+    """
     return by_rows(_kl, p.full_logits, q.full_logits)
 
 
@@ -112,10 +116,10 @@ def _entropy(logits: Tensor) -> Tensor:
 
 
 def _kl(p_logits: Tensor, q_logits: Tensor) -> Tensor:
-    log_p, log_q = p_logits.float().log_softmax(-1), q_logits.float().log_softmax(-1)
-    ratio = log_q.neg_().add_(log_p)  # in place: on a CPU new memory costs more than arithmetic
-    mass = log_p.exp_()
-    return ratio.mul_(mass).masked_fill_(~(mass > 0), 0).sum(-1).clamp(min=0)
+    p, q = p_logits.float().softmax(-1), q_logits.float().softmax(-1)
+    # one logarithm of the ratio; in place, because on a CPU new memory costs more than arithmetic
+    ratio = (p + KL_FLOOR).div_(q.add_(KL_FLOOR))
+    return ratio.log_().mul_(p).sum(-1).clamp(min=0)
 
 
 def _with_residual(mass: Tensor) -> Tensor:
