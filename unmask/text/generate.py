@@ -19,7 +19,7 @@ from unmask.errors import token_ids
 from unmask.samplers.less import LESS
 from unmask.text.config import GenerationConfig
 from unmask.text.end_of_text import Ending, StopWatch
-from unmask.text.prompts import Prompt, TextModel, device_of, encode_prompts, tokenizer_of
+from unmask.text.prompts import Prompt, device_of, encode_prompts, find_tokenizer
 from unmask.types import MaskedLM, Sampler, Step
 
 DEFAULT_SAMPLER = LESS()
@@ -56,7 +56,7 @@ class Generation(Cost):
     """The answer to one prompt."""
 
     text: str  # up to the first end token and the earliest stop string, both left out
-    token_ids: tuple[int, ...]  # the tokens that hold the text
+    token_ids: tuple[int, ...]  # the tokens that hold the text; the whole answer without a tokenizer
     prompt_tokens: int
     finish: Finish
 
@@ -96,7 +96,7 @@ class Batch:
 
 
 def generate(
-    model: TextModel,
+    model: MaskedLM,
     prompts: Sequence[Prompt],
     sampler: Sampler = DEFAULT_SAMPLER,
     config: GenerationConfig = DEFAULT_CONFIG,
@@ -105,6 +105,7 @@ def generate(
 ) -> list[Generation]:
     """A Generation per prompt, in order; a prompt is raw text, a chat or token ids.
 
+    A model without a tokenizer takes token ids and answers with `Generation.token_ids`; `text` is then empty.
     `batch_size` rows are decoded at a time, all of them if it is None; the answers do not depend on it.
     """
     is_model(model)
@@ -122,7 +123,7 @@ def generate(
     return generations
 
 
-def prepare(model: TextModel, prompts: Sequence[Prompt], sampler: Sampler, config: GenerationConfig) -> Batch:
+def prepare(model: MaskedLM, prompts: Sequence[Prompt], sampler: Sampler, config: GenerationConfig) -> Batch:
     """One batch, for callers that look at every step; nothing runs before its steps are drained."""
     is_model(model)
     check_settings(sampler, config)
@@ -135,7 +136,7 @@ def prepare(model: TextModel, prompts: Sequence[Prompt], sampler: Sampler, confi
         steps=config.steps or length,
         block_length=config.block_size(info, length),
     )
-    ending = Ending(tokenizer_of(model), info.mask_id, info.eos_ids, config.stop)
+    ending = Ending(find_tokenizer(model), info.mask_id, info.eos_ids, config.stop)
     done = StopWatch(ending, canvas.start, len(encoded)) if config.stop else None
     steps = run(guided(model, canvas, config), canvas, sampler, blocks, config, done)
     return Batch(canvas, blocks, steps, ending, tuple(map(len, encoded)), config.stop_at_eos, info.vocab_size)
