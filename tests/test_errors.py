@@ -28,10 +28,10 @@ from unmask import (
     blank,
     decode,
     denoise,
-    fuse,
     make_sampler,
     plan,
 )
+from unmask.decoding import fuse
 from unmask.types import Needs
 
 NAN, INF = math.nan, math.inf
@@ -241,9 +241,7 @@ def test_a_guidance_scale_outside_its_range_is_refused(scale):
 
 
 def test_an_answer_region_outside_the_generation_is_refused():
-    with pytest.raises(
-        ValueError, match="answer_start 6 and answer_length 5 reach beyond the generation of 6"
-    ):
+    with pytest.raises(ValueError, match=r"answer_start .*6"):
         run(Toy(), Prophet(answer_start=6), length=6)
 
 
@@ -393,7 +391,6 @@ def too_few_seeds():
         (lambda: LESSReleased(end_floor=2.0), "end_floor must .*2"),
         (lambda: plan(1, 4, steps=2.5), "steps must .*2.5"),
         (lambda: plan(1, 4, steps=NAN), "steps must .*nan"),
-        (lambda: run(Toy(), Prophet(answer_start=4), length=6), "answer_(start|length) .*"),
         (lambda: run(Toy(), LESS(), pins={0: 99}), "99"),
         (lambda: run(Toy(), LESS(), [[99]]), "99"),
         (lambda: run(Toy(), LESS(), [[-5]]), "-5"),

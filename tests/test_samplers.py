@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from tests.toy import committed, drawing, log_probs, observe, predict
+from tests.toy import Toy, committed, drawing, log_probs, observe, predict
 from unmask import (
     KLASS,
     LESS,
@@ -16,9 +16,11 @@ from unmask import (
     Base,
     EntropyBound,
     Factor,
+    GenerationConfig,
     LESSReleased,
     Prophet,
     Threshold,
+    generate,
     make_sampler,
 )
 from unmask.types import Prediction
@@ -326,6 +328,20 @@ def test_prophet_s_answer_region_is_fixed_and_counts_decoded_positions():
     now = gaps(0.0, 9.0, 7.0, 0.0)
     assert committed(sampler.decide(observe(now, progress=0.1, active="m..m"))) == "x..x"
     assert committed(sampler.decide(observe(gaps(9.0, 7.0, 7.0, 9.0), progress=0.1))) == "x..."
+
+
+def test_prophet_s_answer_region_ends_with_the_generation():
+    sampler = Prophet(answer_start=2, answer_length=5)
+    assert committed(sampler.decide(observe(gaps(0.0, 0.0, 9.0, 7.0), progress=0.1))) == "xxxx"
+    assert committed(sampler.decide(observe(gaps(9.0, 9.0, 7.0, 7.0), progress=0.1))) == "x..."
+
+
+def test_a_generation_that_ends_before_the_answer_region_is_refused_before_any_forward():
+    model, config = Toy(), GenerationConfig(max_new_tokens=6)
+    for sampler in (Prophet(answer_start=6), Prophet(answer_start=600)):
+        with pytest.raises(ValueError, match=f"answer_start={sampler.answer_start}"):
+            generate(model, [[2]], sampler, config)
+    assert model.calls == []
 
 
 def test_the_full_sequence_form_averages_over_masked_positions_only():

@@ -170,6 +170,7 @@ class Needs:
     recall: bool = False  # be able to say logits of a few tokens, now and in them, and no others (exact JSD)
     span: bool = False  # window = whole generation, history kept across blocks (KLASS, Prophet)
     noise: bool = False  # a fresh uniform number per position and step
+    min_length: int = 1  # columns that the generation must have
     revoke: bool = False  # be able to mask or rewrite what was committed in the window
 
 

@@ -13,9 +13,10 @@ import httpx
 import pytest
 
 from tests.serving.conftest import Running, listening, wait_until
-from unmask import generate
+from unmask import KLASS, generate
 from unmask.models.trunk import Trunk
 from unmask.text.config import GenerationConfig
+from unmask.types import Decision, Observation
 
 COMPLETE = "/v1/completions"
 LONG = {"prompt": "the", "max_tokens": 200, "stream": True}
@@ -206,17 +207,29 @@ def test_unknown_places_and_methods_answer_in_the_same_form(server: Running) -> 
     assert (wrong.status_code, wrong.json()["error"]["type"]) == (405, "invalid_request_error")
 
 
+def test_a_sampler_that_needs_a_longer_generation_is_a_400(server: Running) -> None:
+    body = {"prompt": "a", "max_tokens": 8, "sampler": "prophet", "sampler_fields": {"answer_start": 8}}
+    refused = server.post(COMPLETE, body)
+    assert refused.status_code == 400
+    assert "answer_start=8" in refused.json()["error"]["message"]
+    assert server.post(COMPLETE, {**body, "max_tokens": 9}).status_code == 200  # one column of the region
+
+
 def test_a_sampler_that_raises_is_a_500_and_a_log_line(
-    server: Running, caplog: pytest.LogCaptureFixture
+    server: Running, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    body = {"prompt": "a", "sampler": "prophet", "sampler_fields": {"answer_start": 1000}}
+    def decide(sampler: KLASS, obs: Observation) -> Decision:
+        raise ValueError("no decision today")
+
+    monkeypatch.setattr(KLASS, "decide", decide)
+    body = {"prompt": "a", "sampler": "klass"}
     with caplog.at_level(logging.INFO, "unmask"):
         failed = server.post(COMPLETE, body)
         streamed = server.post(COMPLETE, {**body, "stream": True})
     assert failed.status_code == 500
-    assert "answer_start 1000" in failed.json()["error"]["message"]
+    assert "no decision today" in failed.json()["error"]["message"]
     assert streamed.status_code == 200
-    assert "answer_start 1000" in json.loads(streamed.text.removeprefix("data: "))["error"]["message"]
+    assert "no decision today" in json.loads(streamed.text.removeprefix("data: "))["error"]["message"]
     assert "a sampler failed" in caplog.text
 
 

@@ -38,8 +38,19 @@ def check_needs(sampler: Sampler) -> None:
         raise ValueError(f"{name} must be a Needs, got {needs!r}; make it a field or a property")
     whole(f"{name}: top_k", needs.top_k, 1)
     whole(f"{name}: lookback", needs.lookback, 0)
+    whole(f"{name}: min_length", needs.min_length, 1)
     for field_name in ("logits", "recall", "span", "noise"):
         flag(f"{name}: {field_name}", getattr(needs, field_name))
+
+
+def check_length(sampler: Sampler, columns: slice) -> None:
+    """Raise if the generation, the given columns, is shorter than the sampler needs."""
+    least, length = sampler.needs.min_length, columns.stop - columns.start
+    if length < least:
+        raise ValueError(
+            f"{sampler} needs a generation of at least {least} tokens, got {length}; "
+            "generate more tokens, or change the sampler"
+        )
 
 
 def check_decision(decision: object, sampler: Sampler, view: View) -> None:

@@ -9,7 +9,7 @@ from time import perf_counter
 from torch import Tensor
 
 from unmask.decoding.canvas import Canvas, blank
-from unmask.decoding.checks import is_model, is_sampler
+from unmask.decoding.checks import check_length, is_model, is_sampler
 from unmask.decoding.draw import RowNoise
 from unmask.decoding.guidance import Guided
 from unmask.decoding.loop import denoise
@@ -164,6 +164,7 @@ def run(
 ) -> Iterator[Step]:
     """The loop under these settings."""
     fitted = config.fit(sampler, model.info)
+    check_length(fitted, blocks.columns)
     cache = config.new_cache(fitted, blocks=len(blocks.blocks))
     noise = RowNoise(config.seeds(len(canvas.tokens)))
     options = config.options(model.info)
