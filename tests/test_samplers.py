@@ -474,11 +474,11 @@ def test_less_skips_as_often_as_it_has_patience_and_any_commit_resets_it():
 
 
 def test_less_asks_the_loop_for_no_more_than_it_uses():
-    assert (LESS().needs.lookback, LESS().needs.recall, LESS().needs.top_k) == (1, True, 8)
+    assert (LESS().needs.lookback, LESS().needs.gather_logits, LESS().needs.top_k) == (1, True, 8)
     assert (LESS(persistence=4).needs.lookback, LESS(persistence=1).needs.lookback) == (3, 1)
     off = SAMPLERS["less-confidence-only"].needs
-    assert (off.lookback, off.recall) == (0, False)
-    assert not LESS(exact=False).needs.recall
+    assert (off.lookback, off.gather_logits) == (0, False)
+    assert not LESS(exact=False).needs.gather_logits
     assert not LESS().needs.logits
     assert LESS(top_k=1).needs.top_k == 2
 

@@ -11,7 +11,7 @@ import torch
 from tests.toy import log_probs, observe, predict
 from unmask.decoding.summary import summarize
 from unmask.samplers import signals
-from unmask.types import Origin, Prediction
+from unmask.types import HiddenStates, Prediction
 
 LN2 = math.log(2)
 
@@ -141,9 +141,9 @@ def test_exact_jsd_from_hidden_states_is_that_from_full_logits(vocabulary, banne
         states = torch.randn(3, 7, 5, generator=generator)
         logits = states @ weight.T
         logits[..., list(banned)] = -torch.inf
-        made.append((summarize(logits, 8), Origin(states, weight)))
+        made.append((summarize(logits, 8), HiddenStates(states, weight)))
     now, before = (prediction for prediction, _ in made)
-    recalled = [replace(prediction, logits=None, origin=origin) for prediction, origin in made]
+    recalled = [replace(prediction, logits=None, hidden=hidden) for prediction, hidden in made]
     expected = signals.jsd(now, before)
     torch.testing.assert_close(signals.jsd(*recalled), expected, atol=1e-6, rtol=1e-4)
     torch.testing.assert_close(signals.jsd(now, recalled[1]), expected, atol=1e-6, rtol=1e-4)

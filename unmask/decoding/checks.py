@@ -39,7 +39,7 @@ def check_needs(sampler: Sampler) -> None:
     whole(f"{name}: top_k", needs.top_k, 1)
     whole(f"{name}: lookback", needs.lookback, 0)
     whole(f"{name}: min_length", needs.min_length, 1)
-    for field_name in ("logits", "recall", "span", "noise"):
+    for field_name in ("logits", "gather_logits", "span", "noise"):
         flag(f"{name}: {field_name}", getattr(needs, field_name))
 
 

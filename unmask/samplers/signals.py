@@ -88,10 +88,10 @@ def jsd(p: Prediction, q: Prediction, *, exact: bool = True) -> Tensor:
 
 def _mass_at(q: Prediction, p: Prediction, same: Tensor) -> Tensor:
     """Mass that q gave to p's candidates, [B, W, K]; `same` [B, W, K, K] says which of them are q's own."""
-    if q.origin is None:
+    if q.hidden is None:
         return (q.full_logits.gather(-1, p.top_ids) - q.lse[..., None]).exp()
     own = torch.where(same, q.top_logits[..., None, :], -torch.inf).amax(-1)
-    said = torch.where(same.any(-1), own, q.origin.at(p.top_ids))
+    said = torch.where(same.any(-1), own, q.hidden.logits_of(p.top_ids))
     # a finite head rules nothing out, so what p rules out was banned, and was so for q
     said = said.masked_fill(p.top_logits == -torch.inf, -torch.inf)
     return (said - q.lse[..., None]).exp()
