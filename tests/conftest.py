@@ -15,15 +15,25 @@ if not torch.cuda.is_available():  # then Triton interprets its kernels, if it i
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--goldens", default=str(GOLDENS), help="folder of golden data (default: the project's own)"
+        "--goldens",
+        action="append",
+        metavar="DIR",
+        help="folder of golden data; may be repeated (default: the project's own)",
     )
     parser.addoption("--device", default="cpu", help="device of the conformance tests")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    folder = config.getoption("--goldens")
-    if not Path(folder).is_dir():
-        raise pytest.UsageError(f"--goldens must name a folder of golden data, but there is none at {folder}")
+    for folder in golden_folders(config):
+        if not folder.is_dir():
+            raise pytest.UsageError(
+                f"--goldens must name a folder of golden data, but there is none at {folder}"
+            )
+
+
+def golden_folders(config: pytest.Config) -> list[Path]:
+    """The golden sets that the conformance tests replay."""
+    return [Path(folder) for folder in config.getoption("--goldens") or [GOLDENS]]
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -241,7 +241,7 @@ def test_a_guidance_scale_outside_its_range_is_refused(scale):
 
 
 def test_an_answer_region_outside_the_generation_is_refused():
-    with raises_field("answer_start", 6, "5", "6"):
+    with raises_field("sampler", ANYTHING, "answer_start", "6"):
         run(Toy(), Prophet(answer_start=6), length=6)
 
 
@@ -390,7 +390,6 @@ def too_few_seeds():
         (lambda: LESSReleased(end_floor=2.0), "end_floor", 2.0),
         (lambda: plan(1, 4, steps=2.5), "steps", 2.5),
         (lambda: plan(1, 4, steps=NAN), "steps", NAN),
-        (lambda: run(Toy(), Prophet(answer_start=4), length=6), "answer_start", 4),
         (lambda: run(Toy(), LESS(), pins={0: 99}), "canvas", 99),
         (lambda: run(Toy(), LESS(), [[99]]), "canvas", 99),
         (lambda: run(Toy(), LESS(), [[-5]]), "canvas", -5),

@@ -74,6 +74,19 @@ def test_best_takes_the_highest_scores_among_the_allowed():
     assert best([0.1, 0.9, 0.5, 0.7], "m.mm", 2) == "..xx"
 
 
+@pytest.mark.parametrize("width", [300, 1024, 1025, 1500])
+def test_best_is_that_of_a_plain_sort_at_any_width(width):
+    generator = torch.Generator().manual_seed(width)
+    score = torch.randint(20, (3, width), generator=generator) / 20  # many ties
+    score[:, ::7] = -torch.inf
+    among = torch.rand(3, width, generator=generator) < 0.5
+    wanted = torch.tensor([0, 40, width])
+    found = policies.best(score, among, wanted)
+    for row in range(3):
+        candidates = sorted(among[row].nonzero()[:, 0].tolist(), key=lambda j: (-score[row, j], j))
+        assert sorted(candidates[: wanted[row]]) == found[row].nonzero()[:, 0].tolist()
+
+
 def test_best_gives_ties_to_the_left():
     assert best([0.5, 0.5, 0.5], "mmm", 2) == "xx."
     assert best([0.5, 0.5, 0.5], ".mm", 1) == ".x."

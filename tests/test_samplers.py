@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from tests.toy import committed, drawing, log_probs, observe, predict
+from tests.toy import Toy, committed, drawing, log_probs, observe, predict
 from unmask import (
     KLASS,
     LESS,
@@ -16,9 +16,11 @@ from unmask import (
     Base,
     EntropyBound,
     Factor,
+    GenerationConfig,
     LESSReleased,
     Prophet,
     Threshold,
+    generate,
     make_sampler,
 )
 from unmask.types import Prediction
@@ -328,6 +330,20 @@ def test_prophet_s_answer_region_is_fixed_and_counts_decoded_positions():
     assert committed(sampler.decide(observe(gaps(9.0, 7.0, 7.0, 9.0), progress=0.1))) == "x..."
 
 
+def test_prophet_s_answer_region_ends_with_the_generation():
+    sampler = Prophet(answer_start=2, answer_length=5)
+    assert committed(sampler.decide(observe(gaps(0.0, 0.0, 9.0, 7.0), progress=0.1))) == "xxxx"
+    assert committed(sampler.decide(observe(gaps(9.0, 9.0, 7.0, 7.0), progress=0.1))) == "x..."
+
+
+def test_a_generation_that_ends_before_the_answer_region_is_refused_before_any_forward():
+    model, config = Toy(), GenerationConfig(max_new_tokens=6)
+    for sampler in (Prophet(answer_start=6), Prophet(answer_start=600)):
+        with pytest.raises(ValueError, match=f"answer_start={sampler.answer_start}"):
+            generate(model, [[2]], sampler, config)
+    assert model.calls == []
+
+
 def test_the_full_sequence_form_averages_over_masked_positions_only():
     sampler, now = Prophet(), gaps(9.0, 0.0, 7.0)
     assert committed(sampler.decide(observe(now, now, progress=0.1, active="m.m"))) == "x.x"
@@ -458,11 +474,11 @@ def test_less_skips_as_often_as_it_has_patience_and_any_commit_resets_it():
 
 
 def test_less_asks_the_loop_for_no_more_than_it_uses():
-    assert (LESS().needs.lookback, LESS().needs.recall, LESS().needs.top_k) == (1, True, 8)
+    assert (LESS().needs.lookback, LESS().needs.gather_logits, LESS().needs.top_k) == (1, True, 8)
     assert (LESS(persistence=4).needs.lookback, LESS(persistence=1).needs.lookback) == (3, 1)
     off = SAMPLERS["less-confidence-only"].needs
-    assert (off.lookback, off.recall) == (0, False)
-    assert not LESS(exact=False).needs.recall
+    assert (off.lookback, off.gather_logits) == (0, False)
+    assert not LESS(exact=False).needs.gather_logits
     assert not LESS().needs.logits
     assert LESS(top_k=1).needs.top_k == 2
 

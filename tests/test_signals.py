@@ -11,7 +11,7 @@ import torch
 from tests.toy import log_probs, observe, predict
 from unmask.decoding.summary import summarize
 from unmask.samplers import signals
-from unmask.types import Origin, Prediction
+from unmask.types import HiddenStates, Prediction
 
 LN2 = math.log(2)
 
@@ -114,10 +114,13 @@ def test_kl_is_of_now_from_before_in_this_direction():
     assert float(signals.kl_step(observe(now, before))) == pytest.approx(forward, abs=1e-6)
 
 
-def test_kl_is_infinite_where_now_allows_what_before_ruled_out_and_finite_the_other_way():
+def test_kl_counts_a_token_that_was_ruled_out_as_klass_does():
     narrow, wide = probs([1.0, 0.0]), probs([0.5, 0.5])
-    assert float(signals.kl(wide, narrow)) == math.inf
+    assert float(signals.kl(wide, narrow)) == pytest.approx(0.5 * math.log(0.5) + 0.5 * math.log(0.5e12))
     assert float(signals.kl(narrow, wide)) == pytest.approx(LN2)
+    nearly = probs([1 - 1e-11, 1e-11])  # the floor makes 1.1e-11 of it
+    expected = 0.5 * math.log(0.5) + 0.5 * math.log(0.5 / 1.1e-11)
+    assert float(signals.kl(wide, nearly)) == pytest.approx(expected)
 
 
 def test_a_summary_needs_no_logits_and_the_exact_signals_say_so():
@@ -138,9 +141,9 @@ def test_exact_jsd_from_hidden_states_is_that_from_full_logits(vocabulary, banne
         states = torch.randn(3, 7, 5, generator=generator)
         logits = states @ weight.T
         logits[..., list(banned)] = -torch.inf
-        made.append((summarize(logits, 8), Origin(states, weight)))
+        made.append((summarize(logits, 8), HiddenStates(states, weight)))
     now, before = (prediction for prediction, _ in made)
-    recalled = [replace(prediction, logits=None, origin=origin) for prediction, origin in made]
+    recalled = [replace(prediction, logits=None, hidden=hidden) for prediction, hidden in made]
     expected = signals.jsd(now, before)
     torch.testing.assert_close(signals.jsd(*recalled), expected, atol=1e-6, rtol=1e-4)
     torch.testing.assert_close(signals.jsd(now, recalled[1]), expected, atol=1e-6, rtol=1e-4)

@@ -16,24 +16,23 @@ ScheduleName = Literal["linear", "dream"]
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
-    """What logits were made of: far smaller than they are, and enough to say a few of them again."""
+class HiddenStates:
+    """Hidden states and the head: far smaller than the logits, and enough to compute a few of them again."""
 
     states: Tensor  # [B, W, D]
     weight: Tensor  # [V, D], the head
 
-    def at(self, ids: Tensor) -> Tensor:
+    def logits_of(self, ids: Tensor) -> Tensor:
         """Logits of the given tokens [B, W, K], in float32."""
         rows = self.weight[ids]
-        if torch.compiler.is_compiling():  # one kernel reads the rows and keeps none of them
-            return _rounded((rows.float() * self.states[..., None, :].float()).sum(-1), rows.dtype)
-        return (rows @ self.states[..., None])[..., 0].float()
+        # no matrix product: compiled, one kernel reads the rows and keeps none of them
+        return _rounded((rows.float() * self.states[..., None, :].float()).sum(-1), rows.dtype)
 
 
 def _rounded(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """x rounded to the dtype, in float32."""
+    """Round x to the dtype, as the head rounds its logits, and return it in float32."""
     narrow = x.to(dtype)
-    # two casts in a row are none to torch's compiler, unless bits are read between
+    # Inductor folds the two casts away; the bit view keeps the rounding
     return ((narrow.view(torch.int16) & -1).view(dtype) if narrow.itemsize == 2 else narrow).float()
 
 
@@ -45,7 +44,7 @@ class Prediction:
     top_logits: Tensor  # [B, W, K] float32
     lse: Tensor  # [B, W] float32, log-sum-exp over the vocabulary
     logits: Tensor | None = None  # [B, W, V] float32, or as the model gave them where a kernel read them
-    origin: Origin | None = None  # in place of the logits
+    hidden: HiddenStates | None = None  # in place of the logits
 
     @property
     def top1(self) -> Tensor:
@@ -61,9 +60,7 @@ class Prediction:
     def full_logits(self) -> Tensor:
         """The logits over the whole vocabulary, [B, W, V]; an error if they were not kept."""
         if self.logits is None:
-            kept = (
-                "no logits" if self.origin is None else "no full logits, as its sampler asked to recall a few"
-            )
+            kept = "no logits" if self.hidden is None else "no full logits, as its sampler asked for a few"
             raise ValueError(f"this prediction kept {kept}; ask for them with Needs(logits=True)")
         return self.logits
 
@@ -72,7 +69,7 @@ class Prediction:
         return replace(self, top_ids=self.top_ids[..., :k], top_logits=self.top_logits[..., :k])
 
     def without_logits(self) -> Prediction:
-        return replace(self, logits=None, origin=None)
+        return replace(self, logits=None, hidden=None)
 
     def where(self, rows: Tensor, other: Prediction) -> Prediction:
         """This prediction on the rows [B] that are true, `other` on the rest."""
@@ -88,24 +85,24 @@ class Prediction:
 
     def _with(self, other: Prediction, join: Callable[[Tensor, Tensor], Tensor]) -> Prediction:
         """Both predictions joined tensor by tensor; what one of them lacks is left out."""
-        logits = origin = None
+        logits = hidden = None
         if self.logits is not None and other.logits is not None:
             logits = join(self.logits, other.logits)
-        if self.origin is not None and other.origin is not None:
-            origin = replace(self.origin, states=join(self.origin.states, other.origin.states))
+        if self.hidden is not None and other.hidden is not None:
+            hidden = replace(self.hidden, states=join(self.hidden.states, other.hidden.states))
         return Prediction(
             join(self.top_ids, other.top_ids),
             join(self.top_logits, other.top_logits),
             join(self.lse, other.lse),
             logits,
-            origin,
+            hidden,
         )
 
     def take(self, rows: Tensor | slice) -> Prediction:
         """Return the prediction of the rows with these numbers [n], in this order."""
         logits = None if self.logits is None else self.logits[rows]
-        origin = None if self.origin is None else replace(self.origin, states=self.origin.states[rows])
-        return Prediction(self.top_ids[rows], self.top_logits[rows], self.lse[rows], logits, origin)
+        hidden = None if self.hidden is None else replace(self.hidden, states=self.hidden.states[rows])
+        return Prediction(self.top_ids[rows], self.top_logits[rows], self.lse[rows], logits, hidden)
 
     @staticmethod
     def join(parts: Sequence[Prediction]) -> Prediction:
@@ -113,16 +110,16 @@ class Prediction:
         if len(parts) == 1:
             return parts[0]
         kept = [part.logits for part in parts if part.logits is not None]
-        origins = [part.origin for part in parts if part.origin is not None]
-        origin = None
-        if len(origins) == len(parts):
-            origin = replace(origins[0], states=torch.cat([each.states for each in origins]))
+        kept_states = [part.hidden for part in parts if part.hidden is not None]
+        hidden = None
+        if len(kept_states) == len(parts):
+            hidden = replace(kept_states[0], states=torch.cat([each.states for each in kept_states]))
         return Prediction(
             torch.cat([part.top_ids for part in parts]),
             torch.cat([part.top_logits for part in parts]),
             torch.cat([part.lse for part in parts]),
             torch.cat(kept) if len(kept) == len(parts) else None,
-            origin,
+            hidden,
         )
 
 
@@ -130,7 +127,7 @@ class Prediction:
 class Observation:
     """All that a sampler may look at in one step."""
 
-    now: Prediction  # with its full logits, or their origin where the sampler needs to recall a few alone
+    now: Prediction  # with its full logits, or with hidden states where the sampler needs only a few of them
     past: tuple[Prediction, ...]  # newest first, at most needs.lookback
     seen: Tensor  # [B] how many of `past` belong to this row's history
     drawn: Tensor  # [B, W] token that each position would commit to now
@@ -169,9 +166,10 @@ class Needs:
     top_k: int = 2  # candidates kept per position
     lookback: int = 0  # earlier predictions kept
     logits: bool = False  # keep full logits in them (KL)
-    recall: bool = False  # be able to say logits of a few tokens, now and in them, and no others (exact JSD)
+    gather_logits: bool = False  # be able to compute logits of a few tokens, now and in them (exact JSD)
     span: bool = False  # window = whole generation, history kept across blocks (KLASS, Prophet)
     noise: bool = False  # a fresh uniform number per position and step
+    min_length: int = 1  # columns that the generation must have
     revoke: bool = False  # be able to mask or rewrite what was committed in the current block
 
 

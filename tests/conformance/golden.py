@@ -1,14 +1,16 @@
-"""Reading a golden set in its documented format."""
+"""Read golden sets in their documented format. A set may lack `logits/` or `trajectories/`."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
+import pytest
 import torch
 from torch import Tensor
 
@@ -30,12 +32,18 @@ class Run:
         return f"{self.case['case']}-r{self.number}"
 
     @property
+    def facts(self) -> dict[str, Any]:
+        """The manifest's entry of this run; empty if it has none."""
+        entries = self.case.get("runs", [])
+        return dict(entries[self.number]) if self.number < len(entries) else {}
+
+    @property
     def quirks(self) -> list[str]:
-        return list(self.case["runs"][self.number]["quirks"])
+        return list(self.facts.get("quirks", []))
 
     @property
     def batch(self) -> int:
-        return int(self.case["runs"][self.number]["batch"])
+        return int(self.facts.get("batch") or len(self.arrays["x_init"]))
 
     @property
     def arrays(self) -> dict[str, np.ndarray]:
@@ -44,26 +52,98 @@ class Run:
             return {name.removeprefix(prefix): data[name] for name in data.files if name.startswith(prefix)}
 
     @property
+    def checkpoint(self) -> Path:
+        return self.folder / str(self.case["checkpoint"])
+
+    @property
     def model(self) -> MaskedLM:
-        return checkpoint(self.folder / self.case["checkpoint"])
+        return model_in(self.checkpoint)
 
 
-def runs(folder: Path) -> list[Run]:
-    manifest = json.loads((folder / "trajectories" / "manifest.json").read_text())
-    return [Run(folder, case, number) for case in manifest["cases"] for number in range(case["n_runs"])]
+@dataclass(frozen=True)
+class Forward:
+    """One recorded forward pass, or a row of cached ones."""
+
+    folder: Path
+    case: dict[str, Any]
+
+    def __str__(self) -> str:
+        return str(self.case["case"])
+
+    @property
+    def file(self) -> Path:
+        return self.folder / "logits" / str(self.case["file"])
+
+    @property
+    def arrays(self) -> dict[str, Tensor]:
+        with np.load(self.file) as data:
+            return {name: torch.from_numpy(data[name]).to(DEVICE) for name in data.files}
+
+    @property
+    def cached(self) -> bool:
+        """True if the case holds calls that reuse keys and values."""
+        return "logits" not in (self.case.get("arrays") or self.arrays)
+
+    @property
+    def model(self) -> MaskedLM:
+        return model_in(self.folder / str(self.case["checkpoint"]))
+
+
+def runs(folders: Sequence[Path]) -> list[Run]:
+    """All recorded decodings of these sets."""
+    return [
+        Run(folder, case, number)
+        for folder in folders
+        for case in cases(folder, "trajectories")
+        for number in range(case.get("n_runs", len(case.get("runs", []))))
+    ]
+
+
+def forwards(folders: Sequence[Path]) -> list[Forward]:
+    """All recorded forward passes of these sets."""
+    return [Forward(folder, case) for folder in folders for case in cases(folder, "logits")]
+
+
+def cases(folder: Path, part: str) -> list[dict[str, Any]]:
+    """The cases of one part of a set; an empty list if the set lacks that part."""
+    manifest = folder / part / "manifest.json"
+    return list(json.loads(manifest.read_text())["cases"]) if manifest.exists() else []
+
+
+def label(folders: Sequence[Path], case: Run | Forward) -> str:
+    """The name of a case, with that of its set if there are several."""
+    return str(case) if len(folders) == 1 else f"{case.folder.name}/{case}"
+
+
+def model_in(folder: Path) -> MaskedLM:
+    """The model of a checkpoint folder. Fail, naming its architecture, if unmask cannot load it."""
+    problem = unloadable(folder)
+    return fail(problem) if problem else _load(folder)
+
+
+def unloadable(folder: Path) -> str | None:
+    """Why a checkpoint cannot be loaded; None if it can."""
+    try:
+        _load(folder)
+    except Exception as error:  # a family that we do not know may fail anywhere
+        return f"unmask cannot load {folder.name} ({architecture(folder)}): {type(error).__name__}: {error}"
+    return None
+
+
+def architecture(folder: Path) -> str:
+    """What a checkpoint calls its architecture."""
+    file = folder / "config.json"
+    if not file.exists():
+        return "no config.json"
+    config = json.loads(file.read_text())
+    return ", ".join(config.get("architectures") or [str(config.get("model_type"))])
+
+
+def fail(*problems: str) -> NoReturn:
+    """Fail a test for what unmask or this harness lacks, without a stack of calls."""
+    pytest.fail("; ".join(problems), pytrace=False)
 
 
 @lru_cache(maxsize=8)
-def checkpoint(folder: Path) -> MaskedLM:
+def _load(folder: Path) -> MaskedLM:
     return load(folder, device=DEVICE, dtype="float32")
-
-
-def forwards(folder: Path) -> list[dict[str, Any]]:
-    """The recorded forward passes; each case knows its folder."""
-    manifest = json.loads((folder / "logits" / "manifest.json").read_text())
-    return [{**case, "folder": folder} for case in manifest["cases"]]
-
-
-def forward_arrays(case: dict[str, Any]) -> dict[str, Tensor]:
-    with np.load(case["folder"] / "logits" / case["file"]) as data:
-        return {name: torch.from_numpy(data[name]).to(DEVICE) for name in data.files}

@@ -14,7 +14,7 @@ from unmask import LESS, Options, Selection, blank, decode, load, plan
 from unmask.fast.executor import maybe_compile as fused
 from unmask.models.trunk import Trunk
 from unmask.samplers import signals
-from unmask.types import Needs, Origin
+from unmask.types import HiddenStates, Needs
 
 PROMPTS = [[5, 6, 7], [8, 9], [10, 11, 12, 13]]
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
@@ -113,9 +113,9 @@ def test_a_sampler_that_reads_more_than_it_asked_for_is_told_what_to_ask(seen):
     class Asking(Greedy):
         @property
         def needs(self):
-            return Needs(top_k=4, lookback=1, recall=True, logits=True)
+            return Needs(top_k=4, lookback=1, gather_logits=True, logits=True)
 
-    with pytest.raises(ValueError, match=r"asked to recall a few; ask for them with Needs\(logits=True\)"):
+    with pytest.raises(ValueError, match=r"asked for a few; ask for them with Needs\(logits=True\)"):
         run(tiny("llada"), sampler=Greedy(top_k=4))
     run(tiny("llada"), sampler=Asking(top_k=4))
 
@@ -129,9 +129,9 @@ def test_recalled_logits_are_rounded_when_compiled_too(device):
     weight = torch.randn(300, 64, generator=generator).bfloat16().to(device)
     ids = torch.randint(300, (2, 8, 4), generator=generator).to(device)
     expected = torch.nn.functional.linear(states, weight).float().gather(-1, ids)
-    said = fused(recalled, when=True)(Origin(states, weight), ids)
+    said = fused(recalled, when=True)(HiddenStates(states, weight), ids)
     assert (said == expected).float().mean() > 0.95  # sums of another order may round to a neighbour
 
 
-def recalled(origin: Origin, ids: torch.Tensor) -> torch.Tensor:
-    return origin.at(ids)
+def recalled(hidden: HiddenStates, ids: torch.Tensor) -> torch.Tensor:
+    return hidden.logits_of(ids)

@@ -207,6 +207,14 @@ def test_unknown_places_and_methods_answer_in_the_same_form(server: Running) -> 
     assert (wrong.status_code, wrong.json()["error"]["type"]) == (405, "invalid_request_error")
 
 
+def test_a_sampler_that_needs_a_longer_generation_is_a_400(server: Running) -> None:
+    body = {"prompt": "a", "max_tokens": 8, "sampler": "prophet", "sampler_fields": {"answer_start": 8}}
+    refused = server.post(COMPLETE, body)
+    assert refused.status_code == 400
+    assert "answer_start=8" in refused.json()["error"]["message"]
+    assert server.post(COMPLETE, {**body, "max_tokens": 9}).status_code == 200  # one column of the region
+
+
 @dataclass(frozen=True)
 class Failing(Base):
     """A sampler with a mistake of its own, told in its own words."""

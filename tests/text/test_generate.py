@@ -8,9 +8,12 @@ from typing import Any
 import pytest
 import torch
 
+from tests.conftest import GOLDENS
 from tests.raises import raises_field
-from tests.text.scripted import BOS, EOS, MASK, TOKENIZER, Foreign, Scripted, saying
+from tests.text.scripted import EOS, MASK, TOKENIZER, Foreign, Scripted, saying
+from tests.toy import Toy
 from unmask import LESS, SAMPLERS, Base
+from unmask.models import load
 from unmask.models.trunk import Trunk
 from unmask.text.config import GenerationConfig
 from unmask.text.generate import Generation, generate, prepare
@@ -34,6 +37,10 @@ BLOCKS = {"llada": 8, "Dream": None}
 
 def short(model: Trunk, **changes: Any) -> GenerationConfig:
     return replace(SHORT, block_length=BLOCKS[str(model.config["model_type"])], **changes)
+
+
+def without_tokenizer(name: str) -> Trunk:
+    return load(GOLDENS / name, device="cpu", dtype="float32")
 
 
 def singles(model: Trunk, sampler: Any, config: GenerationConfig) -> list[Generation]:
@@ -222,11 +229,25 @@ def test_other_bad_inputs_are_refused() -> None:
         generate(model, ["p"], config=GenerationConfig(max_new_tokens=2, block_length=3))
     with raises_field("steps", 3, "4"):
         generate(model, ["p"], config=GenerationConfig(max_new_tokens=4, block_length=1, steps=3))
-    model.tokenizer = None  # type: ignore[assignment]
-    with pytest.raises(
-        ValueError, match="the model has no tokenizer; load a checkpoint with tokenizer files"
-    ):
-        generate(model, [[BOS]])
+
+
+def test_a_model_without_a_tokenizer_takes_token_ids_and_answers_with_token_ids(calm: Trunk) -> None:
+    config, prompts = GenerationConfig(max_new_tokens=24), [[11, 12], [7, 42, 99]]
+    expected = generate(calm, prompts, config=config)
+    found = generate(without_tokenizer("dream_calm_tiny"), prompts, config=config)
+    assert [replace(row, text="") for row in expected] == found
+    assert {row.finish for row in found} == {"eos", "length"}
+    assert all(row.text for row in expected)
+
+
+def test_a_model_without_a_tokenizer_refuses_text_and_stop_strings_before_any_forward() -> None:
+    model = Toy()
+    for prompt in ("p", [{"role": "user", "content": "p"}]):
+        with pytest.raises(ValueError, match="no tokenizer"):
+            generate(model, [prompt])
+    with pytest.raises(ValueError, match=r"stop .*'x'.*model.tokenizer"):
+        generate(model, [[2]], config=GenerationConfig(stop=("x",)))
+    assert model.calls == []
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.raises import raises_field
 from tests.text.scripted import EOS, TOKENIZER, Scripted, saying
-from tests.text.test_generate import PROMPTS, short
+from tests.text.test_generate import PROMPTS, short, without_tokenizer
 from unmask import LESS, SAMPLERS, Threshold
 from unmask.models.trunk import Trunk
 from unmask.text.config import GenerationConfig
@@ -41,6 +41,15 @@ def test_the_stream_adds_up_to_the_generation(model: Trunk, name: str, stop: tup
         assert "".join(chunk.text for chunk in chunks) == expected.text
         assert chunks[-1].generation == expected
         assert all(chunk.generation is None for chunk in chunks[:-1])
+
+
+def test_a_stream_of_a_model_without_a_tokenizer_ends_with_the_token_ids() -> None:
+    model, config = without_tokenizer("llada_tiny"), GenerationConfig(max_new_tokens=8)
+    [expected] = generate(model, [[7, 42]], config=config)
+    assert [chunk.generation for chunk in stream(model, [7, 42], config=config)] == [expected]
+    assert len(expected.token_ids) == 8
+    drafts = [chunk.draft for chunk in stream(model, [7, 42], ONE_BY_ONE, config, drafts=True)]
+    assert drafts[0] == "░" * 7
 
 
 def test_text_comes_as_soon_as_nothing_left_of_it_is_masked() -> None:

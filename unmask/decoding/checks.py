@@ -21,6 +21,7 @@ def check_run(
     """Raise if a run cannot work, before its first forward. Reads the device once."""
     is_sampler(sampler)
     check_needs(sampler)
+    check_length(sampler, plan.columns)
     info = model.info
     generation, length = plan.columns, canvas.tokens.shape[1]
     room = length - canvas.start
@@ -67,8 +68,17 @@ def check_needs(sampler: Sampler) -> None:
         raise FieldError(name, needs, "must be a Needs", "make it a field or a property")
     whole(f"{name}.top_k", needs.top_k, 1)
     whole(f"{name}.lookback", needs.lookback, 0)
-    for field_name in ("logits", "recall", "span", "noise", "revoke"):
+    whole(f"{name}.min_length", needs.min_length, 1)
+    for field_name in ("logits", "gather_logits", "span", "noise", "revoke"):
         flag(f"{name}.{field_name}", getattr(needs, field_name))
+
+
+def check_length(sampler: Sampler, columns: slice) -> None:
+    """Raise if the generation, the given columns, is shorter than the sampler needs."""
+    least, length = sampler.needs.min_length, columns.stop - columns.start
+    if length < least:
+        problem = f"needs a generation of at least {least} tokens, this one has {length}"
+        raise FieldError("sampler", sampler, problem, "generate more tokens, or change the sampler")
 
 
 def check_decision(decision: object, sampler: Sampler, window: torch.Size) -> None:

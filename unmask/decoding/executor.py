@@ -22,7 +22,7 @@ from unmask.decoding.plan import Block
 from unmask.decoding.rows import History, Rows, Written
 from unmask.decoding.summary import summarize
 from unmask.decoding.turns import Todo, Turn
-from unmask.types import Cache, HeadedLM, MaskedLM, Origin, Prediction, Sampler
+from unmask.types import Cache, HeadedLM, HiddenStates, MaskedLM, Prediction, Sampler
 
 MAX_LOGITS = 1 << 28  # numbers at a time, where full logits need not be kept
 
@@ -154,7 +154,7 @@ class Executor:
         for rows in (slice(first, first + size) for first in range(0, len(output), size)):
             logits = self.logits(output[rows], bans.take(rows))
             parts.append(summarize(logits, top_k).without_logits())
-        return replace(Prediction.join(parts), origin=Origin(output, self.head))
+        return replace(Prediction.join(parts), hidden=HiddenStates(output, self.head))
 
     def logits(self, output: Tensor, bans: Bans) -> Tensor:
         """Return the logits [B, W, V] of a forward's output, with no chance for banned tokens."""
@@ -163,7 +163,7 @@ class Executor:
     def keeps_logits(self, head: Tensor) -> bool:
         """Whether the sampler needs more logits than can be computed again from hidden states."""
         needs, (vocabulary, size) = self.sampler.needs, head.shape
-        few = needs.recall and not needs.logits and needs.top_k * size < vocabulary
+        few = needs.gather_logits and not needs.logits and needs.top_k * size < vocabulary
         return not few or not self.options.selection.greedy
 
 

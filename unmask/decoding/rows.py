@@ -36,7 +36,7 @@ class History:
 
     def push(self, now: Prediction, carry: Tensor | None, needs: Needs, running: Tensor | None) -> History:
         """Return the history after one more step of the rows `running` [B], or of all rows if it is None."""
-        kept = now if needs.logits or needs.recall else now.without_logits()
+        kept = now if needs.logits or needs.gather_logits else now.without_logits()
         past = (kept, *self.past)[: needs.lookback]
         # a row that idles now may run in a later block, which only a history that spans blocks will see
         if running is not None and needs.span:

@@ -52,7 +52,7 @@ class LESS:
         return Needs(
             top_k=max(2, self.top_k),
             lookback=max(self.persistence - 1, int(self.max_jsd < inf)),
-            recall=self.exact and self.max_jsd < inf,
+            gather_logits=self.exact and self.max_jsd < inf,
         )
 
     def decide(self, obs: Observation) -> Decision:

@@ -5,6 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+# Up to this many columns, scores are compared pair by pair: torch's compiler takes a minute over a sort and a
+# moment over comparisons. Beyond, the memory for all pairs would be too much.
+MOST_COMPARED = 1024
+
 
 def frontier(active: Tensor) -> Tensor:
     """The leftmost active position of every row."""
@@ -35,11 +39,15 @@ def best(score: Tensor, among: Tensor, n: Tensor | int) -> Tensor:
 
 def ranks(score: Tensor, among: Tensor) -> Tensor:
     """How many of `among` come before each position, the best score first and ties from the left, [B, W]."""
-    if torch.compiler.is_compiling():  # it takes a minute over a sort, and a moment over comparisons
-        column = torch.arange(score.shape[-1], device=score.device)
-        own, other = score[:, :, None], score[:, None]
-        before = (other > own) | ((other == own) & (column < column[:, None]))
-        return (before & among[:, None]).sum(-1)
+    if score.shape[-1] > MOST_COMPARED:
+        return _ranks_by_sorting(score, among)
+    column = torch.arange(score.shape[-1], device=score.device)
+    own, other = score[:, :, None], score[:, None]
+    before = torch.where(column < column[:, None], other >= own, other > own)
+    return (before & among[:, None]).sum(-1)
+
+
+def _ranks_by_sorting(score: Tensor, among: Tensor) -> Tensor:
     order = score.argsort(dim=-1, descending=True, stable=True)
     ranked = among.gather(-1, order)
     count = ranked.cumsum(-1) - ranked.long()

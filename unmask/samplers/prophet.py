@@ -1,7 +1,8 @@
 """Prophet: decode everything at once when the top-2 logit gap is wide enough (arXiv:2508.19982).
 
-With `answer_start` it is the official LLaDA form: the mean gap over a fixed answer region. Without, it is the
-full-sequence form: the mean gap over all masked positions, none of whose argmax may have changed in a step.
+With `answer_start` it is the official LLaDA form: the mean gap over a fixed answer region, cut at the end of
+the generation. Without, it is the full-sequence form: the mean gap over all masked positions, none of whose
+argmax may have changed in a step.
 """
 
 from __future__ import annotations
@@ -41,7 +42,12 @@ class Prophet:
 
     @property
     def needs(self) -> Needs:
-        return Needs(lookback=int(self.answer_start is None), span=True, noise=self.base.needs.noise)
+        return Needs(
+            lookback=int(self.answer_start is None),
+            span=True,
+            noise=self.base.needs.noise,
+            min_length=1 if self.answer_start is None else self.answer_start + 1,
+        )
 
     def decide(self, obs: Observation) -> Decision:
         gap, settled = self.answer_gap(obs) if self.answer_start is not None else self.masked_gap(obs)
@@ -56,9 +62,8 @@ class Prophet:
         """Mean gap over the answer region, decoded positions included, and "always settled", [B] each."""
         assert self.answer_start is not None
         gaps, end = signals.logit_margin(obs.now), self.answer_start + self.answer_length
-        if end > gaps.shape[-1]:
-            length = gaps.shape[-1]
-            problem = f"must leave room for answer_length {self.answer_length} in a generation of {length}"
+        if self.answer_start >= gaps.shape[-1]:
+            problem = f"must lie inside the generation of {gaps.shape[-1]} tokens"
             raise FieldError("answer_start", self.answer_start, problem, "lower it, or generate more tokens")
         return gaps[:, self.answer_start : end].mean(-1), torch.ones_like(obs.seen, dtype=torch.bool)
 

@@ -11,6 +11,7 @@ from unmask.decoding.chunks import by_rows
 from unmask.types import Observation, Prediction
 
 LN2 = math.log(2)
+KL_FLOOR = 1e-12  # KLASS adds it inside both logarithms
 
 
 def confidence(prediction: Prediction) -> Tensor:
@@ -87,17 +88,20 @@ def jsd(p: Prediction, q: Prediction, *, exact: bool = True) -> Tensor:
 
 def _mass_at(q: Prediction, p: Prediction, same: Tensor) -> Tensor:
     """Mass that q gave to p's candidates, [B, W, K]; `same` [B, W, K, K] says which of them are q's own."""
-    if q.origin is None:
+    if q.hidden is None:
         return (q.full_logits.gather(-1, p.top_ids) - q.lse[..., None]).exp()
     own = torch.where(same, q.top_logits[..., None, :], -torch.inf).amax(-1)
-    said = torch.where(same.any(-1), own, q.origin.at(p.top_ids))
+    said = torch.where(same.any(-1), own, q.hidden.logits_of(p.top_ids))
     # a finite head rules nothing out, so what p rules out was banned, and was so for q
     said = said.masked_fill(p.top_logits == -torch.inf, -torch.inf)
     return (said - q.lse[..., None]).exp()
 
 
 def kl(p: Prediction, q: Prediction) -> Tensor:
-    """KL(p || q) over the whole vocabulary, in nats; tokens that p rules out count 0."""
+    """KL(p || q) over the whole vocabulary, in nats, with KL_FLOOR added to every probability in a logarithm.
+
+    The floor is KLASS's own. It keeps the divergence finite where q rules a token out.
+    """
     return by_rows(_kl, p.full_logits, q.full_logits)
 
 
@@ -112,10 +116,10 @@ def _entropy(logits: Tensor) -> Tensor:
 
 
 def _kl(p_logits: Tensor, q_logits: Tensor) -> Tensor:
-    log_p, log_q = p_logits.float().log_softmax(-1), q_logits.float().log_softmax(-1)
-    ratio = log_q.neg_().add_(log_p)  # in place: on a CPU new memory costs more than arithmetic
-    mass = log_p.exp_()
-    return ratio.mul_(mass).masked_fill_(~(mass > 0), 0).sum(-1).clamp(min=0)
+    p, q = p_logits.float().softmax(-1), q_logits.float().softmax(-1)
+    # one logarithm of the ratio; in place, because on a CPU new memory costs more than arithmetic
+    ratio = (p + KL_FLOOR).div_(q.add_(KL_FLOOR))
+    return ratio.log_().mul_(p).sum(-1).clamp(min=0)
 
 
 def _with_residual(mass: Tensor) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import NamedTuple
@@ -29,10 +29,21 @@ class Text(NamedTuple):
 class Ending:
     """How to read a row's generated tokens."""
 
-    tokenizer: TextTokenizer
+    tokenizer: TextTokenizer | None  # None: texts are empty, and there may be no stop strings
     mask_id: int
     eos_ids: tuple[int, ...]
     stop: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if self.stop and self.tokenizer is None:
+            raise ValueError(
+                f"stop must be empty for a model without a tokenizer, got {self.stop!r}; "
+                "set model.tokenizer, or look for the tokens in Generation.token_ids"
+            )
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of the tokens; empty without a tokenizer."""
+        return "" if self.tokenizer is None else self.tokenizer.decode(ids)
 
     def final_ids(self, generated: Sequence[int]) -> list[int]:
         """The tokens that no later step can change or cut off: up to the first mask or end token."""
@@ -41,7 +52,7 @@ class Ending:
 
     def final_text(self, ids: Sequence[int]) -> str:
         """The text of final tokens as far as the tokens behind them cannot change it."""
-        return self.tokenizer.decode(ids).rstrip(REPLACEMENT)
+        return self.decode(ids).rstrip(REPLACEMENT)
 
     def first_stop(self, text: str) -> int | None:
         """Where the earliest stop string begins."""
@@ -61,7 +72,7 @@ class Ending:
     def read(self, generated: Sequence[int]) -> Text:
         """The text of a row that is done."""
         ids = self.final_ids(generated)
-        text = self.tokenizer.decode(ids)
+        text = self.decode(ids)
         at = self.first_stop(text)
         if at is not None:
             return Text(text[:at], tuple(ids[: self._covering(ids, at)]), "stop")

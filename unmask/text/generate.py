@@ -21,7 +21,7 @@ from unmask.errors import FieldError, token_ids, whole
 from unmask.samplers.less import LESS
 from unmask.text.config import GenerationConfig
 from unmask.text.end_of_text import Ending, StopWatch
-from unmask.text.prompts import Prompt, TextModel, device_of, encode_prompts, tokenizer_of
+from unmask.text.prompts import Prompt, device_of, encode_prompts, find_tokenizer
 from unmask.types import Counts, MaskedLM, Sampler, Step
 
 DEFAULT_SAMPLER = LESS()
@@ -40,7 +40,7 @@ class Generation(Cost):
     """The answer to one prompt."""
 
     text: str  # up to the first end token and the earliest stop string, both left out
-    token_ids: tuple[int, ...]  # the tokens that hold the text
+    token_ids: tuple[int, ...]  # the tokens that hold the text; the whole answer without a tokenizer
     prompt_tokens: int
     finish: Finish
 
@@ -93,7 +93,7 @@ class Prepared:
 
 
 def generate(
-    model: TextModel,
+    model: MaskedLM,
     prompts: Sequence[Prompt],
     sampler: Sampler = DEFAULT_SAMPLER,
     config: GenerationConfig = DEFAULT_CONFIG,
@@ -102,6 +102,7 @@ def generate(
 ) -> list[Generation]:
     """A Generation per prompt, in order; a prompt is raw text, a chat or token ids.
 
+    A model without a tokenizer takes token ids and answers with `Generation.token_ids`; `text` is then empty.
     `batch_size` rows are decoded at a time, all of them if it is None; the answers do not depend on it.
     """
     is_model(model)
@@ -119,7 +120,7 @@ def generate(
 
 
 def prepare(
-    model: TextModel, prompts: Sequence[Prompt], sampler: Sampler, config: GenerationConfig
+    model: MaskedLM, prompts: Sequence[Prompt], sampler: Sampler, config: GenerationConfig
 ) -> Prepared:
     """Prepare one batch, for callers that look at every step; nothing runs before its steps are drained."""
     is_model(model)
@@ -133,7 +134,7 @@ def prepare(
         steps=config.steps or length,
         block_length=config.block_size(info, length),
     )
-    ending = Ending(tokenizer_of(model), info.mask_id, info.eos_ids, config.stop)
+    ending = Ending(find_tokenizer(model), info.mask_id, info.eos_ids, config.stop)
     run = prepare_run(model, canvas, sampler, blocks, config)
     if config.stop:
         run = replace(run, stop=StopWatch(ending, canvas.start, len(encoded)))

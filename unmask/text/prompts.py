@@ -1,4 +1,4 @@
-"""From prompts to token ids. A model arrives here as an object with `info` and a tokenizer."""
+"""From prompts to token ids. Text and chats need the model's tokenizer; token ids do not."""
 
 from __future__ import annotations
 
@@ -46,28 +46,34 @@ class TextModel(MaskedLM, Protocol):
     def tokenizer(self) -> TextTokenizer | None: ...
 
 
-def tokenizer_of(model: TextModel) -> TextTokenizer:
-    """The model's tokenizer, which it must have."""
+def find_tokenizer(model: MaskedLM) -> TextTokenizer | None:
+    """The model's tokenizer; None if it has none."""
     tokenizer: TextTokenizer | None = getattr(model, "tokenizer", None)
+    return tokenizer
+
+
+def tokenizer_of(model: MaskedLM) -> TextTokenizer:
+    """The model's tokenizer. Raise if it has none."""
+    tokenizer = find_tokenizer(model)
     if tokenizer is None:
         raise ValueError(
             "the model has no tokenizer; load a checkpoint with tokenizer files, set model.tokenizer, "
-            "or use unmask.decode, which works on token ids"
+            "or give prompts as token ids"
         )
     return tokenizer
 
 
-def device_of(model: TextModel) -> torch.device:
+def device_of(model: MaskedLM) -> torch.device:
     """Where the model's weights are; the CPU for a model without any."""
     weights = next(model.parameters(), None) if isinstance(model, nn.Module) else None
     return torch.device("cpu") if weights is None else weights.device
 
 
-def encode_prompts(model: TextModel, prompts: Sequence[Prompt], new_tokens: int) -> list[list[int]]:
+def encode_prompts(model: MaskedLM, prompts: Sequence[Prompt], new_tokens: int) -> list[list[int]]:
     """Token ids of every prompt, checked to fit the model together with `new_tokens`."""
     _check_list(prompts)
     names = _names(len(prompts))
-    encoded = [_encode(tokenizer_of(model), *named) for named in zip(prompts, names, strict=True)]
+    encoded = [_encode(model, *named) for named in zip(prompts, names, strict=True)]
     for name, prompt, ids in zip(names, prompts, encoded, strict=True):
         check_ids(name, ids, model.info)
         if not ids:
@@ -110,12 +116,12 @@ def _check_list(prompts: object) -> None:
         raise FieldError("prompts", prompts, "must be a list of prompts", "wrap a single one: [prompt]")
 
 
-def _encode(tokenizer: TextTokenizer, prompt: Prompt, name: str) -> list[int]:
+def _encode(model: MaskedLM, prompt: Prompt, name: str) -> list[int]:
     if isinstance(prompt, str):
-        return tokenizer.encode(prompt)
+        return tokenizer_of(model).encode(prompt)
     if isinstance(prompt, (list, tuple)):
         if prompt and all(isinstance(part, Mapping) for part in prompt):
-            return tokenizer.chat(cast("Sequence[Message]", prompt))
+            return tokenizer_of(model).chat(cast("Sequence[Message]", prompt))
         if all(isinstance(part, Integral) and not isinstance(part, bool) for part in prompt):
             return [int(token) for token in cast("Sequence[int]", prompt)]
     chat = "a chat (a list of {'role': ..., 'content': ...})"

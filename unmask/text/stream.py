@@ -10,8 +10,8 @@ from time import perf_counter
 from unmask.text.config import GenerationConfig
 from unmask.text.end_of_text import Ending
 from unmask.text.generate import DEFAULT_CONFIG, DEFAULT_SAMPLER, Generation, Prepared, prepare
-from unmask.text.prompts import Prompt, TextModel
-from unmask.types import Sampler, Step
+from unmask.text.prompts import Prompt
+from unmask.types import MaskedLM, Sampler, Step
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Chunk:
 
 
 def stream(
-    model: TextModel,
+    model: MaskedLM,
     prompt: Prompt,
     sampler: Sampler = DEFAULT_SAMPLER,
     config: GenerationConfig = DEFAULT_CONFIG,
@@ -38,6 +38,7 @@ def stream(
     A sampler that may revoke its commits makes a chunk final only when its block is complete.
 
     With `drafts` there is a chunk for every step, and `placeholder` stands for each mask in its draft.
+    A model without a tokenizer takes token ids; texts are then empty, and the last chunk has the token ids.
     """
     batch = prepare(model, [prompt], sampler, config)
     return chunks(batch, batch.steps, placeholder if drafts else None)
@@ -87,7 +88,5 @@ def _draft(ending: Ending, generated: list[int], placeholder: str) -> str:
     """The generation as it stands, up to its first end token and before its earliest stop string."""
     shown = next((i for i, token in enumerate(generated) if token in ending.eos_ids), len(generated))
     runs = groupby(generated[:shown], key=lambda token: token == ending.mask_id)
-    text = "".join(
-        placeholder * len(list(run)) if masked else ending.tokenizer.decode(run) for masked, run in runs
-    )
+    text = "".join(placeholder * len(list(run)) if masked else ending.decode(run) for masked, run in runs)
     return text[: ending.first_stop(text)]
