@@ -95,3 +95,18 @@ def test_hub_ids_and_lengths_are_replaced(folders):
     code = 'load("GSAI-ML/LLaDA-8B-Instruct", "Dream-org/Dream-v0-Base-7B", n=256, m=2560)'
     llada, dream = folders.values()
     assert shortened(code, folders) == f"load({str(llada)!r}, {str(dream)!r}, n=16, m=2560)"
+
+
+def test_the_design_page_shows_the_loop_as_it_is():
+    [shown] = re.findall(r"```\n( {4}upcoming = .*?)```", (ROOT / "docs" / "design.md").read_text(), re.DOTALL)
+    assert shown in (ROOT / "unmask" / "decoding" / "loop.py").read_text()
+
+
+def test_the_files_that_the_design_page_names_exist():
+    design = (ROOT / "docs" / "design.md").read_text()
+    table = design.split("## Where to change what")[1].split("Imports go one way")[0]
+    named = set(re.findall(r"`([\w/]+/[\w]+\.py)", table)) - {
+        name for name in re.findall(r"`([\w/]+/NAME\.py)", table)
+    }
+    assert len(named) > 15
+    assert [name for name in sorted(named) if not (ROOT / "unmask" / name).exists()] == []
