@@ -98,7 +98,9 @@ def test_hub_ids_and_lengths_are_replaced(folders):
 
 
 def test_the_design_page_shows_the_loop_as_it_is():
-    [shown] = re.findall(r"```\n( {4}upcoming = .*?)```", (ROOT / "docs" / "design.md").read_text(), re.DOTALL)
+    [shown] = re.findall(
+        r"```\n( {4}upcoming = .*?)```", (ROOT / "docs" / "design.md").read_text(), re.DOTALL
+    )
     assert shown in (ROOT / "unmask" / "decoding" / "loop.py").read_text()
 
 

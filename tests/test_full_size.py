@@ -53,7 +53,7 @@ def test_a_stage_runs_in_a_process_of_its_own_and_a_failure_is_a_sentence(
 ) -> None:
     content = run(tmp_path, "--families", "dream", "--device", "nowhere")
     [problem] = content["families"]["dream"]["problems"]
-    assert problem.startswith("write: write: ValueError: unknown device 'nowhere'")
+    assert problem.startswith("write: write: FieldError: device")
     assert f"- Dream-7B {problem}" in capsys.readouterr().out
 
 

@@ -92,8 +92,8 @@ def test_every_other_benchmark_succeeds_and_writes_its_results(tmp_path, words, 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("--device", "cuda:99"), "device 'cuda:99' is not available on this machine"),
-        (("--device", "gpu"), "unknown device 'gpu'"),
+        (("--device", "cuda:99"), "'cuda:99'"),
+        (("--device", "gpu"), "'gpu'"),
         (("--repeat", "0"), "--repeat"),
     ],
 )

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from dataclasses import replace
 
 import pytest
 import torch
 
-from tests.text.conftest import tiny
+from tests.text.conftest import tiny as shared
 from tests.text.scripted import EOS, MASK, saying
 from unmask import LESS, GenerationConfig, compile, generate
 from unmask.fast.load import is_compiled
 from unmask.fast.warm_up import batch_sizes, warm_up
+from unmask.models.trunk import Trunk
 
 CONFIG = GenerationConfig(max_new_tokens=16)
+
+
+def tiny(name: str) -> Trunk:
+    """A checkpoint that may be compiled: other tests share the usual one."""
+    return deepcopy(shared(name))
 
 
 def test_every_batch_size_runs_on_the_canvas_that_it_will_have():

@@ -80,7 +80,7 @@ def _union(name: str, kind: Any, text: str) -> Any:
         return parse(name, others[0], text)
     except ValueError:
         kinds = (NUMBERS.get(others[0], describe(others[0])), *words)
-        raise ValueError(f"{name} must be {' or '.join(kinds)}, got {text!r}") from None
+        raise FieldError(name, text, f"must be {' or '.join(kinds)}") from None
 
 
 def _words(part: Any) -> dict[str, Any]:

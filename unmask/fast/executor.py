@@ -14,6 +14,7 @@ from typing import Any, ParamSpec, TypeVar
 import torch
 from torch import Tensor
 
+from unmask.decoding.checks import check_written
 from unmask.decoding.executor import Executor, inside, left_to_do, raise_if_broken
 from unmask.decoding.observe import Outcome, decide
 from unmask.decoding.plan import Block, Clock
@@ -58,7 +59,11 @@ class GraphExecutor(Executor):
         if self.runner is None or self.runner.model is not self.model or self.head is None:
             return None
         canvas = rows.canvas
-        return self.runner.submit(canvas.tokens, canvas.attend, window, self.cache)
+        try:
+            return self.runner.submit(canvas.tokens, canvas.attend, window, self.cache)
+        except IndexError:  # nn.Embedding raises it for a token outside the vocabulary
+            check_written(canvas.tokens, self.model.info)
+            raise
 
     def flags(self, rows: Rows, window: slice, block: Block) -> Callable[[], tuple[Todo, list[int]]]:
         """Compute what is left on the device; the function returned waits for it and names broken rows."""
