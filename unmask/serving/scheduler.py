@@ -17,7 +17,7 @@ from unmask.decoding.guidance import Guided
 from unmask.decoding.observe import Outcome
 from unmask.decoding.rows import History, Written
 from unmask.decoding.turns import Turn
-from unmask.serving.request import RunningRequest
+from unmask.serving.request import CachePlace, RunningRequest
 from unmask.types import Decision, MaskedLM, Prediction
 
 MIN_LENGTH = 0.75  # of the longest row of a forward, to which all are padded
@@ -85,7 +85,7 @@ def run_forward(model: MaskedLM, requests: Sequence[RunningRequest], device: tor
         for row, shift in zip(rows, shifts, strict=True)
     ]
     window = slice(min(each.start for each in windows), max(each.stop for each in windows))
-    cache = _join_caches(rows)
+    cache = _join_caches(requests, rows)
     if rows[0].run.guidance:
         scale = torch.tensor([row.run.guidance for row in rows], device=device)[:, None, None]
         given = torch.zeros_like(canvas.tokens, dtype=torch.bool)
@@ -112,18 +112,23 @@ def _join_canvases(
     return Canvas(joined, attend, first.start, first.mask_id).to(device), shifts
 
 
-def _join_caches(rows: Sequence[RunningRequest]) -> BlockCache | None:
-    """Return one cache of all rows: the one they share already, if they are its rows, else a copy."""
-    caches = [(row.cache, row.cache_row) for row in rows if row.cache is not None]
-    if not caches:
+def _join_caches(requests: Sequence[RunningRequest], rows: Sequence[RunningRequest]) -> BlockCache | None:
+    """Return one cache of all rows, which may repeat a request.
+
+    It is the one they share already, if they alone share it and in this order, else a copy.
+    """
+    shared, places = requests[0].cache, [CachePlace(row, len(requests)) for row in range(len(requests))]
+    if shared is None:
         return None
-    shared = caches[0][0]
-    same = all(cache is shared and row == min(i, shared.rows - 1) for i, (cache, row) in enumerate(caches))
-    if same and shared.rows == len(rows):
+    if [(each.cache, each.cache_place) for each in requests] == [(shared, place) for place in places]:
         return shared
-    joined = BlockCache.join(caches)
-    for i, row in reversed(list(enumerate(rows))):  # a repeated row keeps its first place
-        row.cache, row.cache_row = joined, i
+    lanes = requests[0].request.num_rows  # a guided request has a second row, in the cache's second half
+    caches = [(row.cache, row.cache_place.row) for row in rows if row.cache is not None]
+    joined = BlockCache.join(
+        [(cache, row + lane * cache.rows // lanes) for lane in range(lanes) for cache, row in caches]
+    )
+    for request, place in zip(requests, places, strict=True):
+        request.cache, request.cache_place = joined, place
     return joined
 
 
