@@ -57,8 +57,7 @@ class Executor:
         On a GPU a forward that is certain starts here, and runs while the caller sees the last step.
         """
         self.launched = None
-        todo = remaining(rows, window, block, eos_ids=self.eos_ids, reuse=self.reuse)
-        return self.prepare(rows, window, block, todo)
+        return self.prepare(rows, window, block, remaining(rows, window, block))
 
     def prepare(self, rows: Rows, window: slice, block: Block, todo: Todo) -> Todo:
         """Get ready for the next forward: tell the cache of a new block, and start early on a GPU."""
@@ -87,16 +86,6 @@ class Executor:
         if turn.leftover:
             return fill(prediction, scene)
         return decide(self.sampler, prediction, history, scene, self.context)
-
-    @property
-    def eos_ids(self) -> tuple[int, ...]:
-        """The tokens that end a row."""
-        return self.model.info.eos_ids if self.options.stop_at_eos else ()
-
-    @property
-    def reuse(self) -> bool:
-        """Whether an unchanged row needs no new forward."""
-        return self.options.reuse and self.model.info.deterministic
 
     def scene(self, turn: Turn, written: Written | None) -> Scene:
         """Return the rows of a turn as the sampler meets them, with their random numbers."""
@@ -190,11 +179,11 @@ def run_model(model: MaskedLM, canvas: Canvas, window: slice, cache: Cache | Non
     return checked_logits(logits, len(canvas.tokens), window.stop - window.start, model.info)
 
 
-def remaining(rows: Rows, window: slice, block: Block, *, eos_ids: tuple[int, ...], reuse: bool) -> Todo:
+def remaining(rows: Rows, window: slice, block: Block) -> Todo:
     """Return what is left to decode, and raise if the last logits were not finite. Reads the device once.
 
-    A row is done at its first end token without a mask to its left. With `reuse`, a row that the last step
-    left as it was needs no new forward.
+    A row is done at its first end token without a mask to its left. Where predictions may be used again, a
+    row that the last step left as it was needs no new forward.
     """
     canvas = rows.canvas
     masked, active, running, fresh = left_to_do(
@@ -202,9 +191,9 @@ def remaining(rows: Rows, window: slice, block: Block, *, eos_ids: tuple[int, ..
         canvas.tokens[:, canvas.start :],
         inside(block, window, canvas.tokens.device),
         rows.stopped,
-        rows.changed if reuse else None,
+        rows.changed if rows.reuse else None,
         mask_id=canvas.mask_id,
-        eos_ids=eos_ids,
+        eos_ids=rows.eos_ids,
     )
     broken = torch.zeros_like(running) if rows.broken is None else rows.broken
     flags: list[list[bool]] = torch.stack([running, fresh, broken]).tolist()

@@ -68,10 +68,10 @@ class GraphExecutor(Executor):
             canvas.tokens[:, canvas.start :].contiguous(),
             inside(block, window, canvas.tokens.device),
             rows.stopped,
-            rows.changed if self.reuse else None,
+            rows.changed if rows.reuse else None,
             rows.broken,
             mask_id=canvas.mask_id,
-            eos_ids=self.eos_ids,
+            eos_ids=rows.eos_ids,
         )
         arrived = send_to_host(packed)
 

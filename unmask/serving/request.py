@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -138,17 +137,9 @@ class RunningRequest:
         self.output: Tensor | None = None  # [W, D] or [W, V], of its last forward
         self.cache = run.cache
         self.cache_place = CachePlace()
-        self.rows = Rows(run.canvas, run.sampler.needs, run.stop)
+        self.rows = Rows(run.canvas, run.sampler.needs, run.options, info, run.stop)
         self.given = run.canvas.tokens[0] != run.canvas.mask_id
-        eos_ids = info.eos_ids if run.options.stop_at_eos else ()
-        reuse = run.options.reuse and info.deterministic
-        self._turns = turns(
-            self.rows,
-            run.plan,
-            partial(remaining, eos_ids=eos_ids, reuse=reuse),
-            schedule=run.options.schedule or info.schedule,
-            fill_leftovers=run.options.fill_leftovers,
-        )
+        self._turns = turns(self.rows, run.plan, remaining)
         self._noise = RowNoise(run.seeds)
         self._draws: list[Tensor] = []  # of this turn
         self._counter = Counter(run.canvas)
