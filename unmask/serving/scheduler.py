@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from itertools import count, pairwise
+from itertools import count
 from typing import NamedTuple
 
 import torch
@@ -138,7 +138,7 @@ class Decided(NamedTuple):
     requests: Sequence[RunningRequest]
     prediction: Prediction
     decision: Decision  # on the device
-    packed: Tensor  # [rows, parts * W + 2]: columns, flags of the row
+    packed: Tensor  # [rows, parts * W + 3]: columns, flags of the row
     logits: Tensor | None  # [rows, W, V], if anybody watches
 
 
@@ -185,37 +185,33 @@ def _join_written(rows: Sequence[RunningRequest], device: torch.device) -> Writt
 
 
 def _pack(outcome: Outcome) -> Tensor:
-    """Pack a decision for one transfer: [rows, parts * W + 2]."""
+    """Pack a decision for one transfer: [rows, parts * W + 3]."""
     decision = outcome.decision
     parts = [decision.commit, decision.eligible, decision.tokens, decision.revoke, decision.rewrite]
-    flags = torch.stack([decision.forced, outcome.broken], dim=-1)
+    flags = torch.stack([decision.forced, outcome.changed, outcome.broken], dim=-1)
     return torch.cat([part.long() for part in (*parts, flags) if part is not None], dim=-1)
 
 
 def read_outcomes(decided: Sequence[Decided]) -> list[list[Outcome]]:
     """Bring all decisions to the host in one read, and take them apart: an Outcome per request."""
     flat = torch.cat([each.packed.flatten() for each in decided]).cpu()
-    edges = [0]
-    for each in decided:
-        edges.append(edges[-1] + each.packed.numel())
+    parts = torch.split(flat, [each.packed.numel() for each in decided])
     return [
-        [_outcome(each.decision, row, number) for number, row in enumerate(part.view(each.packed.shape))][
-            : len(each.requests)
+        [
+            _outcome(each.decision, row, number)
+            for number, row in enumerate(part.view(each.packed.shape)[: len(each.requests)])
         ]
-        for each, part in zip(decided, (flat[a:b] for a, b in pairwise(edges)), strict=True)
+        for each, part in zip(decided, parts, strict=True)
     ]
 
 
 def _outcome(decision: Decision, packed: Tensor, row: int) -> Outcome:
     """Return the outcome of one row, on the CPU but for what its sampler carries."""
-    commit, eligible, tokens, *changes = packed[:-2].view(-1, 1, decision.commit.shape[1])
+    commit, eligible, tokens, *changes = packed[:-3].view(-1, 1, decision.commit.shape[1])
     revoke, rewrite = (
         None if whole is None else changes.pop(0).bool() for whole in (decision.revoke, decision.rewrite)
     )
     carry = None if decision.carry is None else decision.carry[row : row + 1]
-    forced, broken = packed[-2:].bool().view(2, 1)
+    forced, changed, broken = packed[-3:].bool().view(3, 1)
     own = Decision(commit.bool(), eligible.bool(), forced, carry, tokens, revoke=revoke, rewrite=rewrite)
-    changed = own.commit.any(-1)
-    for more in (revoke, rewrite):
-        changed = changed if more is None else changed | more.any(-1)
     return Outcome(own, changed, broken)
