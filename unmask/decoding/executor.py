@@ -40,7 +40,7 @@ class Executor:
     noise: NoiseSource = field(default_factory=lambda: RowNoise([0]))
     sizes: int = 8  # that a batch may shrink through as rows finish
     context: Context = field(init=False)
-    head: Tensor | None = field(init=False)  # [V, D], where logits are its product with hidden states
+    head: Tensor | None = field(init=False)  # [V, D], where hidden states are kept in place of logits
     launched: Prediction | None = None  # started by `look`, for the next `predict`
     block: Block | None = None
     cached_rows: Tensor | None = None  # numbers of the rows that the cache holds; None: all
@@ -49,7 +49,8 @@ class Executor:
         info = self.model.info
         schedule = self.options.schedule or info.schedule
         self.context = Context(schedule, self.options.selection, self.blockwise, info.eos_ids)
-        self.head = self.model.head_weight if has_head(self.model) else None
+        head = self.model.head_weight if has_head(self.model) else None
+        self.head = head if head is not None and self.needs_few_logits(head) else None
 
     def look(self, rows: Rows, window: slice, block: Block) -> Todo:
         """Return what is left to decode: the one place where the host waits for the device.
@@ -109,8 +110,9 @@ class Executor:
             rows.prediction = None  # free the last logits before the next ones come
         bans = self.bans.within(window)
         if picked is None:
-            return self.read(self.run(rows.canvas, window), bans)
-        part = self.read(self.run(rows.canvas.take(picked), window), bans.take(picked))
+            return self.read(run_model(self.model, rows.canvas, window, self.cache), bans)
+        output = run_model(self.model, rows.canvas.take(picked), window, self.cache)
+        part = self.read(output, bans.take(picked))
         if rows.prediction is not None:
             return rows.prediction.put(picked, part)
         place = torch.zeros_like(todo.running, dtype=torch.long)  # idle rows may have any prediction
@@ -125,18 +127,10 @@ class Executor:
         # a sort, not a search: the host need not learn which rows they are
         return torch.argsort(wanted.int(), descending=True, stable=True)[:size]
 
-    def run(self, canvas: Canvas, window: slice) -> Tensor:
-        """Run the model on a canvas: hidden states [B, W, D] if it has a head, else logits [B, W, V]."""
-        try:
-            return run_model(self.model, canvas, window, self.cache)
-        except IndexError:  # nn.Embedding raises it for a token outside the vocabulary
-            check_written(canvas.tokens, self.model.info)
-            raise
-
     def read(self, output: Tensor, bans: Bans) -> Prediction:
         """Summarize the output of a forward. `bans` are those of its rows and columns."""
         top_k = self.sampler.needs.top_k
-        if self.head is None or self.keeps_logits(self.head):
+        if self.head is None:
             return summarize(self.logits(output, bans), top_k)
         size = max(1, MAX_LOGITS // (self.model.info.vocab_size * output.shape[1]))
         parts = []
@@ -149,11 +143,11 @@ class Executor:
         """Return the logits [B, W, V] of a forward's output, with no chance for banned tokens."""
         return bans.apply(self.model.logits(output) if has_head(self.model) else output)
 
-    def keeps_logits(self, head: Tensor) -> bool:
-        """Whether the sampler needs more logits than can be computed again from hidden states."""
+    def needs_few_logits(self, head: Tensor) -> bool:
+        """Whether the logits that the sampler needs can be computed again from hidden states."""
         needs, (vocabulary, size) = self.sampler.needs, head.shape
         few = needs.gather_logits and not needs.logits and needs.top_k * size < vocabulary
-        return not few or not self.options.selection.greedy
+        return few and self.options.selection.greedy
 
 
 MakeExecutor: TypeAlias = Callable[..., Executor]
@@ -173,9 +167,13 @@ def has_head(model: MaskedLM) -> TypeGuard[HeadedLM]:
 
 def run_model(model: MaskedLM, canvas: Canvas, window: slice, cache: Cache | None) -> Tensor:
     """Return the hidden states [B, W, D] of a model with a head, or the logits [B, W, V] of another."""
-    if has_head(model):
-        return model.hidden_states(canvas.tokens, canvas.attend, window, cache)
-    logits = model(canvas.tokens, canvas.attend, window, cache)
+    try:
+        if has_head(model):
+            return model.hidden_states(canvas.tokens, canvas.attend, window, cache)
+        logits = model(canvas.tokens, canvas.attend, window, cache)
+    except IndexError:  # nn.Embedding raises it for a token outside the vocabulary
+        check_written(canvas.tokens, model.info)
+        raise
     return checked_logits(logits, len(canvas.tokens), window.stop - window.start, model.info)
 
 

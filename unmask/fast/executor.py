@@ -14,7 +14,7 @@ from typing import Any, ParamSpec, TypeVar
 import torch
 from torch import Tensor
 
-from unmask.decoding.executor import Executor, inside, left_to_do, raise_if_broken
+from unmask.decoding.executor import Executor, has_head, inside, left_to_do, raise_if_broken
 from unmask.decoding.observe import Outcome, decide
 from unmask.decoding.plan import Block, Clock
 from unmask.decoding.rows import History, Rows, Written
@@ -55,7 +55,7 @@ class GraphExecutor(Executor):
 
     def submit(self, rows: Rows, window: slice) -> Pending | None:
         """Start the first layers of the next forward, if this model's layers are the captured ones."""
-        if self.runner is None or self.runner.model is not self.model or self.head is None:
+        if self.runner is None or self.runner.model is not self.model or not has_head(self.model):
             return None
         canvas = rows.canvas
         return self.runner.submit(canvas.tokens, canvas.attend, window, self.cache)
