@@ -93,11 +93,6 @@ def unpack(clock: Tensor) -> Clock:
     return Clock(step.long(), budget.long(), progress.float(), rate.float())
 
 
-def linear_quota(started: Tensor, step: int | Tensor, budget: int | Tensor) -> Tensor:
-    """LLaDA: the masks at block start in equal parts, the remainder going to the first steps, [B]."""
-    return started // budget + (step < started % budget)
-
-
 def dream_rates(budget: int) -> Tensor:
     """Dream: a masked position's chance to be freed in each step, 1 - s/t on a grid from 1 to eps; 1 in the
     last."""
