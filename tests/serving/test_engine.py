@@ -602,3 +602,19 @@ def test_requests_that_stay_together_keep_their_cache_without_copies(monkeypatch
         held = [engine.submit([5 + number] * 3, ONE_BY_ONE, config) for number in range(3)]
         assert all(job.result(60).steps == 16 for job in held)
     assert len(joined) <= 5  # when they meet, not at each of 16 steps
+
+
+class Foreign(Counting):
+    """Writes a token that no vocabulary has."""
+
+    def decide(self, obs: Observation) -> Decision:
+        first = obs.active & (obs.active.cumsum(-1) == 1)
+        tokens = torch.full_like(obs.drawn, 10**6)
+        return Decision(first, first, torch.zeros_like(obs.step, dtype=torch.bool), tokens=tokens)
+
+
+def test_a_token_that_no_vocabulary_has_is_named_to_the_sender() -> None:
+    with Engine(tiny("llada_tiny")) as engine:
+        job = engine.submit([5, 6], Foreign(), GenerationConfig(max_new_tokens=4))
+        with pytest.raises(RequestFailed, match=r"Decision\.tokens.*1000000"):
+            job.result(20)
