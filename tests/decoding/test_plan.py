@@ -152,7 +152,10 @@ def test_blocks_tile_the_generation_and_budgets_add_up_with_at_least_one_step_ea
 @settings(max_examples=200)
 @given(start=st.integers(0, 40), length=st.integers(1, 60), size=st.integers(1, 20))
 def test_blocks_on_a_grid_begin_at_multiples_of_their_length(start, length, size):
-    made = plan(start, length, steps=200, block_length=min(size, length), grid=True)
+    size = min(size, length)
+    count = len(plan(start, length, steps=200, block_length=size, grid=True).blocks)
+    made = plan(start, length, steps=count, block_length=size, grid=True)
+    assert [block.budget for block in made.blocks] == [1] * count
     assert made.columns == slice(start, start + length)
-    assert all(block.columns.start % min(size, length) == 0 for block in made.blocks[1:])
-    assert all(block.columns.stop % min(size, length) == 0 for block in made.blocks[:-1])
+    assert all(block.columns.start % size == 0 for block in made.blocks[1:])
+    assert all(block.columns.stop % size == 0 for block in made.blocks[:-1])

@@ -276,6 +276,37 @@ def test_runs_with_a_cache_may_take_turns_on_one_model(traced):
         assert torch.equal(expected.tokens, last.tokens)
 
 
+def test_a_cache_survives_others_in_all_memory_that_it_used():
+    window, texts, answers = slice(4, 18), torch.arange(5, 85, device=DEVICE).view(4, 20), []
+    for model in (tiny("llada_tiny"), tiny("llada_tiny", layers=False, bucket=16)):
+        cache, wide, narrow = (unmask.BlockCache("block") for _ in range(3))
+
+        def full(tokens, used, model=model):
+            used.start_block(window)
+            model(tokens, None, window, used)
+
+        with torch.no_grad():
+            full(texts, cache)
+            full(texts[:2], cache)  # of a smaller batch, so elsewhere
+            full(texts + 1, wide)
+            full(texts[2:], cache)
+            full(texts[:2], narrow)
+            answers.append(model(texts[2:], None, window, cache))
+    torch.testing.assert_close(*answers, rtol=0, atol=1e-4)
+
+
+def test_a_cache_may_serve_a_longer_canvas_of_its_bucket_next():
+    window, answers = slice(4, 18), []
+    for model in (tiny("llada_tiny"), tiny("llada_tiny", layers=False, bucket=64)):
+        caches = unmask.BlockCache("block"), unmask.BlockCache("block")
+        with torch.no_grad():
+            for token, length, cache in ((5, 20, caches[0]), (6, 30, caches[0]), (8, 30, caches[1])):
+                cache.start_block(window)
+                model(torch.full((1, length), token, device=DEVICE), None, window, cache)
+            answers.append(model(torch.full((1, 30), 6, device=DEVICE), None, window, caches[0]))
+    torch.testing.assert_close(*answers, rtol=0, atol=1e-4)
+
+
 def test_a_model_with_split_products_can_be_pickled():
     model = tiny("llada_tiny")
     compiled.use_split_products(model)

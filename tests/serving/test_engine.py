@@ -22,7 +22,18 @@ from tests.raises import raises_field
 from tests.serving.conftest import Gated, Slow, wait_until
 from tests.text.conftest import tiny
 from tests.toy import Toy
-from unmask import SAMPLERS, Base, GenerationConfig, Prophet, Threshold, compile, generate, infill, load
+from unmask import (
+    SAMPLERS,
+    Base,
+    BlockCache,
+    GenerationConfig,
+    Prophet,
+    Threshold,
+    compile,
+    generate,
+    infill,
+    load,
+)
 from unmask.serving import Closing, DeadlineExceeded, Engine, Job, Limits, QueueFull, RequestFailed
 from unmask.serving.monitor import NoMonitor
 from unmask.types import Cache, Decision, ModelInfo, Needs, Observation
@@ -562,3 +573,48 @@ def test_a_compiled_model_serves_the_same_texts(cache: Any) -> None:
         jobs = [engine.submit(prompt, config=config) for prompt in prompts]
         together = [job.result(60) for job in jobs]
     assert together == [generate(plain, [prompt], config=config)[0] for prompt in prompts]
+
+
+@pytest.mark.parametrize("fast", [False, True])
+@pytest.mark.parametrize("cache", ["prefix", "dual"])
+def test_guided_requests_may_have_a_cache(cache: Any, fast: bool) -> None:
+    model = tiny("llada_tiny")
+    if fast:
+        model, plain = compile(load(GOLDENS / "llada_tiny", device="cpu"), layers=False), model
+        model.tokenizer = plain.tokenizer
+    config = GenerationConfig(max_new_tokens=16, block_length=8, cache=cache, guidance=0.5)
+    mix = [Ask([5 + number] * 3, Threshold(min_confidence=0.1 * number), config) for number in range(5)]
+    with Engine(model) as engine:
+        together = answers(engine, mix)
+    assert together == [generate(tiny("llada_tiny"), [ask.prompt], ask.sampler, config)[0] for ask in mix]
+
+
+def test_requests_that_stay_together_keep_their_cache_without_copies(monkeypatch: Any) -> None:
+    model = compile(load(GOLDENS / "llada_tiny", device="cpu"), layers=False)  # pads three rows to four
+    model.tokenizer = tiny("llada_tiny").tokenizer
+    config, joined, join = (
+        GenerationConfig(max_new_tokens=16, block_length=16, cache="dual"),
+        [],
+        BlockCache.join,
+    )
+    monkeypatch.setattr(BlockCache, "join", lambda parts: joined.append(parts) or join(parts))
+    with Engine(model, Limits(max_rows=4)) as engine:
+        held = [engine.submit([5 + number] * 3, ONE_BY_ONE, config) for number in range(3)]
+        assert all(job.result(60).steps == 16 for job in held)
+    assert len(joined) <= 5  # when they meet, not at each of 16 steps
+
+
+class Foreign(Counting):
+    """Writes a token that no vocabulary has."""
+
+    def decide(self, obs: Observation) -> Decision:
+        first = obs.active & (obs.active.cumsum(-1) == 1)
+        tokens = torch.full_like(obs.drawn, 10**6)
+        return Decision(first, first, torch.zeros_like(obs.step, dtype=torch.bool), tokens=tokens)
+
+
+def test_a_token_that_no_vocabulary_has_is_named_to_the_sender() -> None:
+    with Engine(tiny("llada_tiny")) as engine:
+        job = engine.submit([5, 6], Foreign(), GenerationConfig(max_new_tokens=4))
+        with pytest.raises(RequestFailed, match=r"Decision\.tokens.*1000000"):
+            job.result(20)

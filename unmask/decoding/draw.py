@@ -66,13 +66,6 @@ class RowNoise:
     def __init__(self, seeds: Sequence[int]) -> None:
         self._generators = [torch.Generator().manual_seed(seed) for seed in seeds]
 
-    @classmethod
-    def join(cls, parts: Sequence[RowNoise]) -> RowNoise:
-        """The rows of several sources, one after another; each goes on with its own stream."""
-        joined = cls(())
-        joined._generators = [generator for part in parts for generator in part._generators]
-        return joined
-
     def __call__(self, running: Tensor, width: int) -> Tensor:
         """[B, width] uniform in (0, 1); only running rows advance their stream."""
         if len(running) != len(self._generators):

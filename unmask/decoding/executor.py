@@ -40,7 +40,7 @@ class Executor:
     noise: NoiseSource = field(default_factory=lambda: RowNoise([0]))
     sizes: int = 8  # that a batch may shrink through as rows finish
     context: Context = field(init=False)
-    head: Tensor | None = field(init=False)  # [V, D], where logits are its product with hidden states
+    head: Tensor | None = field(init=False)  # [V, D], where hidden states are kept in place of logits
     launched: Prediction | None = None  # started by `look`, for the next `predict`
     block: Block | None = None
     cached_rows: Tensor | None = None  # numbers of the rows that the cache holds; None: all
@@ -49,7 +49,8 @@ class Executor:
         info = self.model.info
         schedule = self.options.schedule or info.schedule
         self.context = Context(schedule, self.options.selection, self.blockwise, info.eos_ids)
-        self.head = self.model.head_weight if has_head(self.model) else None
+        head = self.model.head_weight if has_head(self.model) else None
+        self.head = head if head is not None and self.needs_few_logits(head) else None
 
     def look(self, rows: Rows, window: slice, block: Block) -> Todo:
         """Return what is left to decode: the one place where the host waits for the device.
@@ -57,8 +58,7 @@ class Executor:
         On a GPU a forward that is certain starts here, and runs while the caller sees the last step.
         """
         self.launched = None
-        todo = remaining(rows, window, block, eos_ids=self.eos_ids, reuse=self.reuse)
-        return self.prepare(rows, window, block, todo)
+        return self.prepare(rows, window, block, remaining(rows, window, block))
 
     def prepare(self, rows: Rows, window: slice, block: Block, todo: Todo) -> Todo:
         """Get ready for the next forward: tell the cache of a new block, and start early on a GPU."""
@@ -88,16 +88,6 @@ class Executor:
             return fill(prediction, scene)
         return decide(self.sampler, prediction, history, scene, self.context)
 
-    @property
-    def eos_ids(self) -> tuple[int, ...]:
-        """The tokens that end a row."""
-        return self.model.info.eos_ids if self.options.stop_at_eos else ()
-
-    @property
-    def reuse(self) -> bool:
-        """Whether an unchanged row needs no new forward."""
-        return self.options.reuse and self.model.info.deterministic
-
     def scene(self, turn: Turn, written: Written | None) -> Scene:
         """Return the rows of a turn as the sampler meets them, with their random numbers."""
         todo, width = turn.todo, turn.window.stop - turn.window.start
@@ -120,8 +110,9 @@ class Executor:
             rows.prediction = None  # free the last logits before the next ones come
         bans = self.bans.within(window)
         if picked is None:
-            return self.read(self.run(rows.canvas, window), bans)
-        part = self.read(self.run(rows.canvas.take(picked), window), bans.take(picked))
+            return self.read(run_model(self.model, rows.canvas, window, self.cache), bans)
+        output = run_model(self.model, rows.canvas.take(picked), window, self.cache)
+        part = self.read(output, bans.take(picked))
         if rows.prediction is not None:
             return rows.prediction.put(picked, part)
         place = torch.zeros_like(todo.running, dtype=torch.long)  # idle rows may have any prediction
@@ -136,18 +127,10 @@ class Executor:
         # a sort, not a search: the host need not learn which rows they are
         return torch.argsort(wanted.int(), descending=True, stable=True)[:size]
 
-    def run(self, canvas: Canvas, window: slice) -> Tensor:
-        """Run the model on a canvas: hidden states [B, W, D] if it has a head, else logits [B, W, V]."""
-        try:
-            return run_model(self.model, canvas, window, self.cache)
-        except IndexError:  # nn.Embedding raises it for a token outside the vocabulary
-            check_written(canvas.tokens, self.model.info)
-            raise
-
     def read(self, output: Tensor, bans: Bans) -> Prediction:
         """Summarize the output of a forward. `bans` are those of its rows and columns."""
         top_k = self.sampler.needs.top_k
-        if self.head is None or self.keeps_logits(self.head):
+        if self.head is None:
             return summarize(self.logits(output, bans), top_k)
         size = max(1, MAX_LOGITS // (self.model.info.vocab_size * output.shape[1]))
         parts = []
@@ -160,11 +143,11 @@ class Executor:
         """Return the logits [B, W, V] of a forward's output, with no chance for banned tokens."""
         return bans.apply(self.model.logits(output) if has_head(self.model) else output)
 
-    def keeps_logits(self, head: Tensor) -> bool:
-        """Whether the sampler needs more logits than can be computed again from hidden states."""
+    def needs_few_logits(self, head: Tensor) -> bool:
+        """Whether the logits that the sampler needs can be computed again from hidden states."""
         needs, (vocabulary, size) = self.sampler.needs, head.shape
         few = needs.gather_logits and not needs.logits and needs.top_k * size < vocabulary
-        return not few or not self.options.selection.greedy
+        return few and self.options.selection.greedy
 
 
 MakeExecutor: TypeAlias = Callable[..., Executor]
@@ -184,17 +167,21 @@ def has_head(model: MaskedLM) -> TypeGuard[HeadedLM]:
 
 def run_model(model: MaskedLM, canvas: Canvas, window: slice, cache: Cache | None) -> Tensor:
     """Return the hidden states [B, W, D] of a model with a head, or the logits [B, W, V] of another."""
-    if has_head(model):
-        return model.hidden_states(canvas.tokens, canvas.attend, window, cache)
-    logits = model(canvas.tokens, canvas.attend, window, cache)
+    try:
+        if has_head(model):
+            return model.hidden_states(canvas.tokens, canvas.attend, window, cache)
+        logits = model(canvas.tokens, canvas.attend, window, cache)
+    except IndexError:  # nn.Embedding raises it for a token outside the vocabulary
+        check_written(canvas.tokens, model.info)
+        raise
     return checked_logits(logits, len(canvas.tokens), window.stop - window.start, model.info)
 
 
-def remaining(rows: Rows, window: slice, block: Block, *, eos_ids: tuple[int, ...], reuse: bool) -> Todo:
+def remaining(rows: Rows, window: slice, block: Block) -> Todo:
     """Return what is left to decode, and raise if the last logits were not finite. Reads the device once.
 
-    A row is done at its first end token without a mask to its left. With `reuse`, a row that the last step
-    left as it was needs no new forward.
+    A row is done at its first end token without a mask to its left. Where predictions may be used again, a
+    row that the last step left as it was needs no new forward.
     """
     canvas = rows.canvas
     masked, active, running, fresh = left_to_do(
@@ -202,9 +189,9 @@ def remaining(rows: Rows, window: slice, block: Block, *, eos_ids: tuple[int, ..
         canvas.tokens[:, canvas.start :],
         inside(block, window, canvas.tokens.device),
         rows.stopped,
-        rows.changed if reuse else None,
+        rows.changed if rows.reuse else None,
         mask_id=canvas.mask_id,
-        eos_ids=eos_ids,
+        eos_ids=rows.eos_ids,
     )
     broken = torch.zeros_like(running) if rows.broken is None else rows.broken
     flags: list[list[bool]] = torch.stack([running, fresh, broken]).tolist()

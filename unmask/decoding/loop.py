@@ -48,9 +48,8 @@ def denoise(
         cache=cache,
         noise=noise or RowNoise([0] * len(canvas.tokens)),
     )
-    rows = Rows(canvas, sampler.needs, stop)
-    schedule = options.schedule or model.info.schedule
-    upcoming = turns(rows, plan, executor.look, schedule=schedule, fill_leftovers=options.fill_leftovers)
+    rows = Rows(canvas, sampler.needs, options, model.info, stop)
+    upcoming = turns(rows, plan, executor.look)
     turn = next(upcoming, None)
     while turn is not None:
         prediction = executor.predict(rows, turn)

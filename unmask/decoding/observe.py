@@ -10,7 +10,7 @@ from torch import Tensor
 
 from unmask.decoding.checks import check_decision
 from unmask.decoding.draw import Selection
-from unmask.decoding.plan import Clock, linear_quota, unpack
+from unmask.decoding.plan import Clock, unpack
 from unmask.decoding.rows import History
 from unmask.types import Decision, Observation, Prediction, Sampler, ScheduleName
 
@@ -75,8 +75,8 @@ def observe(
     else:
         if sampler.needs.revoke:  # masks come back, so the rest is spread over the steps that are left
             quota = -(-masks // (budget - step))
-        else:
-            quota = linear_quota(scene.started, step, budget)
+        else:  # LLaDA: equal parts, the remainder going to the first steps
+            quota = scene.started // budget + (step < scene.started % budget)
         rate = quota / masks.clamp(min=1)
     return Observation(
         now=prediction,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise, repeat
+from itertools import accumulate, pairwise, repeat
 from numbers import Integral
 from typing import NamedTuple
 
@@ -56,13 +56,19 @@ def plan(start: int, length: int, *, steps: int, block_length: int | None = None
     if steps < len(edges) - 1:
         problem = f"must be at least {len(edges) - 1}, one for each block of {size}"
         raise FieldError("steps", steps, problem, "raise steps or block_length")
-    # in proportion to the columns, so that nothing has to divide evenly
-    spent = [steps * edge // length for edge in edges]
-    blocks = tuple(
-        Block(slice(start + left, start + right), spent[i + 1] - spent[i], spent[i])
-        for i, (left, right) in enumerate(pairwise(edges))
-    )
-    return Plan(blocks, steps, blockwise=block_length is not None)
+    cuts = [slice(start + left, start + right) for left, right in pairwise(edges)]
+    sizes = [right - left for left, right in pairwise(edges)]
+    return Plan(share_steps(cuts, sizes, steps), steps, blockwise=block_length is not None)
+
+
+def share_steps(cuts: Sequence[slice], sizes: Sequence[int], steps: int) -> tuple[Block, ...]:
+    """Return blocks that share `steps` in proportion to their sizes, with at least one step each."""
+    spent = [0]
+    for number, reached in enumerate(accumulate(sizes), start=1):
+        fair = max(steps * reached // sum(sizes), spent[-1] + 1)
+        spent.append(min(fair, steps - len(sizes) + number))  # the later blocks keep a step each
+    budgets = zip(cuts, pairwise(spent), strict=True)
+    return tuple(Block(cut, after - before, before) for cut, (before, after) in budgets)
 
 
 class Clock(NamedTuple):
@@ -85,11 +91,6 @@ def unpack(clock: Tensor) -> Clock:
     """Return the Clock of rows [B] from their packed numbers [B, 4] float64."""
     step, budget, progress, rate = clock.unbind(-1)
     return Clock(step.long(), budget.long(), progress.float(), rate.float())
-
-
-def linear_quota(started: Tensor, step: int | Tensor, budget: int | Tensor) -> Tensor:
-    """LLaDA: the masks at block start in equal parts, the remainder going to the first steps, [B]."""
-    return started // budget + (step < started % budget)
 
 
 def dream_rates(budget: int) -> Tensor:

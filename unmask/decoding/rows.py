@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from unmask.decoding.canvas import Canvas
-from unmask.types import Needs, Prediction, Step
+from unmask.decoding.options import Options
+from unmask.types import ModelInfo, Needs, Prediction, Step
 
 if TYPE_CHECKING:
     from unmask.decoding.observe import Outcome
@@ -63,10 +64,12 @@ class History:
 
 @dataclass(slots=True)
 class Rows:
-    """A batch in the making. Steps are committed to it one after another."""
+    """A batch in the making, and the settings it is made under. Steps are committed one after another."""
 
     canvas: Canvas
-    needs: Needs
+    needs: Needs  # of the sampler
+    options: Options
+    info: ModelInfo
     stop: Stop | None = None
     steps: int = 0  # taken so far
     history: History = History()
@@ -75,8 +78,12 @@ class Rows:
     broken: Tensor | None = None  # [B] bool, rows whose last logits were not finite
     stopped: Tensor | None = None  # [B] bool, rows that `stop` has ended
     given: Tensor | None = field(init=False)  # [B, N] bool, never to be revoked
+    eos_ids: tuple[int, ...] = field(init=False)  # end a row
+    reuse: bool = field(init=False)  # an unchanged row needs no new forward
 
     def __post_init__(self) -> None:
+        self.eos_ids = self.info.eos_ids if self.options.stop_at_eos else ()
+        self.reuse = self.options.reuse and self.info.deterministic
         self.given = ~self.canvas.masked(slice(None)) if self.needs.revoke else None
         if self.stop is not None:
             self.stopped = self.stop(self.canvas.tokens)

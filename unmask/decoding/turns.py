@@ -11,7 +11,6 @@ from torch import Tensor
 
 from unmask.decoding.plan import Block, Clock, Plan, clocks
 from unmask.decoding.rows import Rows
-from unmask.types import ScheduleName
 
 
 class Todo(NamedTuple):
@@ -62,14 +61,12 @@ class Turn:
 Look = Callable[[Rows, slice, Block], Todo]
 
 
-def turns(
-    rows: Rows, plan: Plan, look: Look, *, schedule: ScheduleName, fill_leftovers: bool
-) -> Iterator[Turn]:
+def turns(rows: Rows, plan: Plan, look: Look) -> Iterator[Turn]:
     """Yield the turns of a batch: blocks in order, each until it is complete or its budget is spent.
 
     The caller commits every turn to `rows` before it asks for the next one.
     """
-    index = 0
+    index, schedule = 0, rows.options.schedule or rows.info.schedule
     for number, block in enumerate(plan.blocks):
         window = plan.columns if rows.needs.span else block.columns
         rows.start_block()
@@ -81,6 +78,6 @@ def turns(
             index += 1
             yield Turn(index, number, block, window, todo, started, clock)
             todo = look(rows, window, block)
-        if todo.num_running and fill_leftovers:
+        if todo.num_running and rows.options.fill_leftovers:
             yield Turn(index, number, block, window, todo, started, clock, leftover=True)
             look(rows, window, block)  # raises if the last logits were not finite

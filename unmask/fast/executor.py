@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from unmask.decoding.checks import check_written
-from unmask.decoding.executor import Executor, inside, left_to_do, raise_if_broken
+from unmask.decoding.executor import Executor, has_head, inside, left_to_do, raise_if_broken
 from unmask.decoding.observe import Outcome, decide
 from unmask.decoding.plan import Block, Clock
 from unmask.decoding.rows import History, Rows, Written
@@ -56,7 +56,7 @@ class GraphExecutor(Executor):
 
     def submit(self, rows: Rows, window: slice) -> Pending | None:
         """Start the first layers of the next forward, if this model's layers are the captured ones."""
-        if self.runner is None or self.runner.model is not self.model or self.head is None:
+        if self.runner is None or self.runner.model is not self.model or not has_head(self.model):
             return None
         canvas = rows.canvas
         try:
@@ -73,10 +73,10 @@ class GraphExecutor(Executor):
             canvas.tokens[:, canvas.start :].contiguous(),
             inside(block, window, canvas.tokens.device),
             rows.stopped,
-            rows.changed if self.reuse else None,
+            rows.changed if rows.reuse else None,
             rows.broken,
             mask_id=canvas.mask_id,
-            eos_ids=self.eos_ids,
+            eos_ids=rows.eos_ids,
         )
         arrived = send_to_host(packed)
 

@@ -265,7 +265,8 @@ class StaticKV:
     """Keys and values of every layer, [B, H, N, D] each, at addresses that graphs are bound to."""
 
     layers: list[tuple[Tensor, Tensor]]
-    owner: weakref.ref[BlockCache] | None = None  # the cache whose keys and values are here
+    owner: weakref.ref[BlockCache] | None = None  # the cache whose keys and values were here last
+    lent: dict[int, tuple[Tensor, Tensor]] | None = None  # what its `stored` is as long as they are here
 
     @staticmethod
     def empty(model: Trunk, rows: int, width: int) -> StaticKV:
@@ -275,7 +276,7 @@ class StaticKV:
 
     def hold(self, cache: BlockCache, n: int, *, load: bool) -> None:
         """Make this the store of a cache of `n` columns; `load` its keys and values if they are elsewhere."""
-        if self.owner is not None and self.owner() is cache:
+        if cache.stored is self.lent and cache.stored[0][0].shape[2] == n:
             return
         self.release()
         if load:
@@ -287,7 +288,7 @@ class StaticKV:
                     )
                 keys[:, :, :n].copy_(k)
                 values[:, :, :n].copy_(v)
-        cache.stored = {
+        self.lent = cache.stored = {
             layer: (keys[:, :, :n], values[:, :, :n]) for layer, (keys, values) in enumerate(self.layers)
         }
         self.owner = weakref.ref(cache)
@@ -295,6 +296,6 @@ class StaticKV:
     def release(self) -> None:
         """Let the owner keep a copy of its keys and values."""
         owner = None if self.owner is None else self.owner()
-        if owner is not None:
+        if owner is not None and owner.stored is self.lent:
             owner.stored = {layer: (k.clone(), v.clone()) for layer, (k, v) in owner.stored.items()}
-        self.owner = None
+        self.owner = self.lent = None

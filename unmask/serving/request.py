@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -118,6 +117,13 @@ class GroupKey(NamedTuple):
     history: tuple[int, bool, bool]
 
 
+class CachePlace(NamedTuple):
+    """Where the keys and values of a request are in a cache."""
+
+    row: int = 0
+    requests: int = 1  # that share the cache
+
+
 class RunningRequest:
     """A request on its way: its state, and the turn that it takes next."""
 
@@ -130,18 +136,10 @@ class RunningRequest:
         self.since = perf_counter()
         self.output: Tensor | None = None  # [W, D] or [W, V], of its last forward
         self.cache = run.cache
-        self.cache_row = 0  # its row in `cache`, which it may share with others
-        self.rows = Rows(run.canvas, run.sampler.needs, run.stop)
+        self.cache_place = CachePlace()
+        self.rows = Rows(run.canvas, run.sampler.needs, run.options, info, run.stop)
         self.given = run.canvas.tokens[0] != run.canvas.mask_id
-        eos_ids = info.eos_ids if run.options.stop_at_eos else ()
-        reuse = run.options.reuse and info.deterministic
-        self._turns = turns(
-            self.rows,
-            run.plan,
-            partial(remaining, eos_ids=eos_ids, reuse=reuse),
-            schedule=run.options.schedule or info.schedule,
-            fill_leftovers=run.options.fill_leftovers,
-        )
+        self._turns = turns(self.rows, run.plan, remaining)
         self._noise = RowNoise(run.seeds)
         self._draws: list[Tensor] = []  # of this turn
         self._counter = Counter(run.canvas)
@@ -155,7 +153,7 @@ class RunningRequest:
             fresh = self.run.cache
             self.cache = BlockCache(fresh.recompute, refresh_every=fresh.refresh_every)
             self.cache.start_block(self._next.block.columns)
-            self.cache_row = 0
+            self.cache_place = CachePlace()
 
     @property
     def is_done(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from itertools import count, pairwise
+from itertools import count
 from typing import NamedTuple
 
 import torch
@@ -17,7 +17,7 @@ from unmask.decoding.guidance import Guided
 from unmask.decoding.observe import Outcome
 from unmask.decoding.rows import History, Written
 from unmask.decoding.turns import Turn
-from unmask.serving.request import RunningRequest
+from unmask.serving.request import CachePlace, RunningRequest
 from unmask.types import Decision, MaskedLM, Prediction
 
 MIN_LENGTH = 0.75  # of the longest row of a forward, to which all are padded
@@ -85,7 +85,7 @@ def run_forward(model: MaskedLM, requests: Sequence[RunningRequest], device: tor
         for row, shift in zip(rows, shifts, strict=True)
     ]
     window = slice(min(each.start for each in windows), max(each.stop for each in windows))
-    cache = _join_caches(rows)
+    cache = _join_caches(requests, rows)
     if rows[0].run.guidance:
         scale = torch.tensor([row.run.guidance for row in rows], device=device)[:, None, None]
         given = torch.zeros_like(canvas.tokens, dtype=torch.bool)
@@ -112,18 +112,23 @@ def _join_canvases(
     return Canvas(joined, attend, first.start, first.mask_id).to(device), shifts
 
 
-def _join_caches(rows: Sequence[RunningRequest]) -> BlockCache | None:
-    """Return one cache of all rows: the one they share already, if they are its rows, else a copy."""
-    caches = [(row.cache, row.cache_row) for row in rows if row.cache is not None]
-    if not caches:
+def _join_caches(requests: Sequence[RunningRequest], rows: Sequence[RunningRequest]) -> BlockCache | None:
+    """Return one cache of all rows, which may repeat a request.
+
+    It is the one they share already, if they alone share it and in this order, else a copy.
+    """
+    shared, places = requests[0].cache, [CachePlace(row, len(requests)) for row in range(len(requests))]
+    if shared is None:
         return None
-    shared = caches[0][0]
-    same = all(cache is shared and row == min(i, shared.rows - 1) for i, (cache, row) in enumerate(caches))
-    if same and shared.rows == len(rows):
+    if [(each.cache, each.cache_place) for each in requests] == [(shared, place) for place in places]:
         return shared
-    joined = BlockCache.join(caches)
-    for i, row in reversed(list(enumerate(rows))):  # a repeated row keeps its first place
-        row.cache, row.cache_row = joined, i
+    lanes = requests[0].request.num_rows  # a guided request has a second row, in the cache's second half
+    caches = [(row.cache, row.cache_place.row) for row in rows if row.cache is not None]
+    joined = BlockCache.join(
+        [(cache, row + lane * cache.rows // lanes) for lane in range(lanes) for cache, row in caches]
+    )
+    for request, place in zip(requests, places, strict=True):
+        request.cache, request.cache_place = joined, place
     return joined
 
 
@@ -133,7 +138,7 @@ class Decided(NamedTuple):
     requests: Sequence[RunningRequest]
     prediction: Prediction
     decision: Decision  # on the device
-    packed: Tensor  # [rows, parts * W + 2]: columns, flags of the row
+    packed: Tensor  # [rows, parts * W + 3]: columns, flags of the row
     logits: Tensor | None  # [rows, W, V], if anybody watches
 
 
@@ -180,37 +185,33 @@ def _join_written(rows: Sequence[RunningRequest], device: torch.device) -> Writt
 
 
 def _pack(outcome: Outcome) -> Tensor:
-    """Pack a decision for one transfer: [rows, parts * W + 2]."""
+    """Pack a decision for one transfer: [rows, parts * W + 3]."""
     decision = outcome.decision
     parts = [decision.commit, decision.eligible, decision.tokens, decision.revoke, decision.rewrite]
-    flags = torch.stack([decision.forced, outcome.broken], dim=-1)
+    flags = torch.stack([decision.forced, outcome.changed, outcome.broken], dim=-1)
     return torch.cat([part.long() for part in (*parts, flags) if part is not None], dim=-1)
 
 
 def read_outcomes(decided: Sequence[Decided]) -> list[list[Outcome]]:
     """Bring all decisions to the host in one read, and take them apart: an Outcome per request."""
     flat = torch.cat([each.packed.flatten() for each in decided]).cpu()
-    edges = [0]
-    for each in decided:
-        edges.append(edges[-1] + each.packed.numel())
+    parts = torch.split(flat, [each.packed.numel() for each in decided])
     return [
-        [_outcome(each.decision, row, number) for number, row in enumerate(part.view(each.packed.shape))][
-            : len(each.requests)
+        [
+            _outcome(each.decision, row, number)
+            for number, row in enumerate(part.view(each.packed.shape)[: len(each.requests)])
         ]
-        for each, part in zip(decided, (flat[a:b] for a, b in pairwise(edges)), strict=True)
+        for each, part in zip(decided, parts, strict=True)
     ]
 
 
 def _outcome(decision: Decision, packed: Tensor, row: int) -> Outcome:
     """Return the outcome of one row, on the CPU but for what its sampler carries."""
-    commit, eligible, tokens, *changes = packed[:-2].view(-1, 1, decision.commit.shape[1])
+    commit, eligible, tokens, *changes = packed[:-3].view(-1, 1, decision.commit.shape[1])
     revoke, rewrite = (
         None if whole is None else changes.pop(0).bool() for whole in (decision.revoke, decision.rewrite)
     )
     carry = None if decision.carry is None else decision.carry[row : row + 1]
-    forced, broken = packed[-2:].bool().view(2, 1)
+    forced, changed, broken = packed[-3:].bool().view(3, 1)
     own = Decision(commit.bool(), eligible.bool(), forced, carry, tokens, revoke=revoke, rewrite=rewrite)
-    changed = own.commit.any(-1)
-    for more in (revoke, rewrite):
-        changed = changed if more is None else changed | more.any(-1)
     return Outcome(own, changed, broken)

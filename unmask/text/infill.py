@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import accumulate, takewhile
+from itertools import takewhile
 from time import perf_counter
 
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from unmask.decoding.canvas import Canvas
 from unmask.decoding.checks import is_model
-from unmask.decoding.plan import Block, Plan
+from unmask.decoding.plan import Plan, share_steps
 from unmask.decoding.result import Result, collect
 from unmask.errors import FieldError, token_ids
 from unmask.text.config import GenerationConfig
@@ -128,16 +128,8 @@ def plan_gaps(masks: Sequence[bool], steps: int | None, block_length: int | None
             f"must be at least {len(blocks)}, one for each block of {size} with a gap",
             "raise steps or block_length",
         )
-    spent = [0]
-    for number, filled in enumerate(accumulate(count for _, count in blocks), start=1):
-        # in proportion to the masks, but every block, the later ones too, keeps one step at least
-        fair = max(total * filled // len(columns), spent[-1] + 1)
-        spent.append(min(fair, total - len(blocks) + number))
-    return Plan(
-        tuple(Block(cut, spent[i + 1] - spent[i], spent[i]) for i, (cut, _) in enumerate(blocks)),
-        total,
-        blockwise=block_length is not None,
-    )
+    shared = share_steps([cut for cut, _ in blocks], [count for _, count in blocks], total)
+    return Plan(shared, total, blockwise=block_length is not None)
 
 
 @dataclass(frozen=True, slots=True)
