@@ -138,10 +138,10 @@ class Observation:
     step: Tensor  # [B] steps already taken in this block
     progress: Tensor  # [B] share of the step budget used, this step included
     carry: Tensor | None  # Decision.carry of the last step; None at the start of a history
-    noise: Tensor | None  # [B, W] uniform in (0, 1), only where needs.noise
+    noise: Tensor | None  # [B, W] uniform in (0, 1), only if needs.noise
     blockwise: bool  # semi-autoregressive regime; False: the whole generation is one block
     eos_ids: tuple[int, ...] = ()  # the tokens that end a text
-    tokens: Tensor | None = None  # [B, W] the window as it is, only where needs.revoke
+    tokens: Tensor | None = None  # [B, W] the tokens of the window, only if needs.revoke
     written: Tensor | None = None  # [B, W] bool, columns that may be revoked or rewritten, likewise
 
 

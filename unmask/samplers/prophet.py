@@ -51,12 +51,12 @@ class Prophet:
 
     def decide(self, obs: Observation) -> Decision:
         gap, settled = self.answer_gap(obs) if self.answer_start is not None else self.masked_gap(obs)
-        leave = settled & (gap >= self.needed(obs.progress))
-        usual = self.base.decide(obs)
-        commit = torch.where(leave[:, None], obs.masked, usual.commit)
-        tokens = torch.where(leave[:, None], obs.now.top1, obs.drawn)
-        shown = {**usual.signals, "gap": gap[:, None].expand_as(obs.drawn)}
-        return Decision(commit, commit, usual.forced, tokens=tokens, signals=shown)
+        exits = settled & (gap >= self.needed(obs.progress))
+        base = self.base.decide(obs)
+        commit = torch.where(exits[:, None], obs.masked, base.commit)
+        tokens = torch.where(exits[:, None], obs.now.top1, obs.drawn)
+        shown = {**base.signals, "gap": gap[:, None].expand_as(obs.drawn)}
+        return Decision(commit, commit, base.forced, tokens=tokens, signals=shown)
 
     def answer_gap(self, obs: Observation) -> tuple[Tensor, Tensor]:
         """Return the mean gap over the answer region, decoded positions included, and True, [B] each."""

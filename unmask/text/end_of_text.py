@@ -56,8 +56,8 @@ class Ending:
 
     def first_stop(self, text: str) -> int | None:
         """Return the offset of the earliest stop string, or None if there is none."""
-        found = [text.find(stop) for stop in self.stop]
-        return min((at for at in found if at >= 0), default=None)
+        offsets = [text.find(stop) for stop in self.stop]
+        return min((at for at in offsets if at >= 0), default=None)
 
     def sendable(self, text: str) -> int:
         """Return how many characters of a final text cannot become part of a stop string."""

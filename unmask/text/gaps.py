@@ -61,10 +61,10 @@ def parse_gaps(text: str) -> list[str | Gap]:
     at = 0
     while opening := OPENING.search(text, at):
         slashes, literal = divmod(len(opening[1]), 2)
-        given = text[at : opening.start()] + "\\" * slashes
+        before = text[at : opening.start()] + "\\" * slashes
         at = opening.end()
         if literal:
-            parts[-1] = f"{parts[-1]}{given}[[gap"
+            parts[-1] = f"{parts[-1]}{before}[[gap"
             continue
         rest = REST.match(text, at)
         if rest is None:
@@ -75,7 +75,7 @@ def parse_gaps(text: str) -> list[str | Gap]:
                 r"write \[[gap for the characters themselves",
             )
         gap = Gap(int(rest[1])) if rest[2] is None else Gap(min=int(rest[1]), max=int(rest[2]))
-        parts[-1] = f"{parts[-1]}{given}"
+        parts[-1] = f"{parts[-1]}{before}"
         parts += [gap, ""]
         at = rest.end()
     parts[-1] = f"{parts[-1]}{text[at:]}"

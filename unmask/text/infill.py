@@ -165,18 +165,18 @@ def lay_out(model: TextModel, parts: Sequence[str | Gap]) -> Sheet:
             tokens += [info.mask_id] * high
             closed += [True] * low + [False] * (high - low)
         else:
-            given = tokenizer.encode(part)
-            check_ids("text", given, info)
-            tokens += given
-            closed += [False] * len(given)
+            ids = tokenizer.encode(part)
+            check_ids("text", ids, info)
+            tokens += ids
+            closed += [False] * len(ids)
     if len(tokens) > info.max_length:
-        problem = f"must have at most {info.max_length} tokens with its gaps, because the model reads no more"
+        problem = f"must have at most {info.max_length} tokens with its gaps, the most the model can read"
         raise FieldError("text", len(tokens), problem, "shorten the text or its gaps")
-    place, pad = device_of(model), tokenizer.special.pad
+    device, pad = device_of(model), tokenizer.special.pad
     ends = dict.fromkeys(info.eos_ids if pad is None else (*info.eos_ids, pad))
     return Sheet(
-        torch.tensor(tokens, device=place),
-        torch.tensor(closed, device=place),
+        torch.tensor(tokens, device=device),
+        torch.tensor(closed, device=device),
         tuple(ends),
         tuple(parts),
         tuple(gaps),
