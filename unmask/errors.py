@@ -104,7 +104,7 @@ def token_ids(name: str, ids: Sequence[int], vocabulary: int) -> None:
 
 
 def id_tuple(name: str, value: object) -> tuple[int, ...]:
-    """Return the ids as a tuple; accept a list too, as JSON has it."""
+    """Return the ids as a tuple; accept a list too, because JSON has no tuples."""
     if not isinstance(value, (tuple, list)) or not all(map(_is_id, value)):
         raise FieldError(name, value, "must be a tuple of token ids such as (2, 7)")
     return tuple(value)

@@ -1,6 +1,6 @@
-"""The nouns of the core: what a model says, what a sampler sees, what it decides.
+"""The core types: predictions, observations, decisions, steps, and the protocols of models and samplers.
 
-Shape letters, used everywhere: B rows, N canvas columns, W window columns, K kept candidates, V vocabulary.
+Shape letters: B rows, N canvas columns, W window columns, K kept candidates, V vocabulary.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ ScheduleName = Literal["linear", "dream"]
 
 @dataclass(frozen=True, slots=True)
 class HiddenStates:
-    """Hidden states and the head: far smaller than the logits, and enough to compute a few of them again."""
+    """Hidden states and the head: far smaller than the logits, and enough to recompute a few of them."""
 
     states: Tensor  # [B, W, D]
     weight: Tensor  # [V, D], the head
 
     def logits_of(self, ids: Tensor) -> Tensor:
-        """Logits of the given tokens [B, W, K], in float32."""
+        """Return the logits of the given tokens [B, W, K], in float32."""
         rows = self.weight[ids]
-        # no matrix product: compiled, one kernel reads the rows and keeps none of them
+        # not a matmul: compiled, one kernel reads the rows without storing them
         return _rounded((rows.float() * self.states[..., None, :].float()).sum(-1), rows.dtype)
 
 
@@ -38,12 +38,12 @@ def _rounded(x: Tensor, dtype: torch.dtype) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """What one forward pass says about every window column, small enough to remember."""
+    """The summary of a forward for every window column, small enough to keep."""
 
     top_ids: Tensor  # [B, W, K] int64, most likely first; ties go to the lower id
     top_logits: Tensor  # [B, W, K] float32
     lse: Tensor  # [B, W] float32, log-sum-exp over the vocabulary
-    logits: Tensor | None = None  # [B, W, V] float32, or as the model gave them where a kernel read them
+    logits: Tensor | None = None  # [B, W, V] float32, or the model's dtype if a kernel reads them
     hidden: HiddenStates | None = None  # in place of the logits
 
     @property
@@ -58,21 +58,21 @@ class Prediction:
 
     @property
     def full_logits(self) -> Tensor:
-        """The logits over the whole vocabulary, [B, W, V]; an error if they were not kept."""
+        """The logits over the whole vocabulary, [B, W, V]. Raises if they were not kept."""
         if self.logits is None:
             kept = "no logits" if self.hidden is None else "no full logits, as its sampler asked for a few"
             raise ValueError(f"this prediction kept {kept}; ask for them with Needs(logits=True)")
         return self.logits
 
     def top(self, k: int) -> Prediction:
-        """The same prediction with at most k candidates kept."""
+        """Return the prediction with at most k candidates."""
         return replace(self, top_ids=self.top_ids[..., :k], top_logits=self.top_logits[..., :k])
 
     def without_logits(self) -> Prediction:
         return replace(self, logits=None, hidden=None)
 
     def where(self, rows: Tensor, other: Prediction) -> Prediction:
-        """This prediction on the rows [B] that are true, `other` on the rest."""
+        """Return this prediction on the rows [B] that are true, `other` on the rest."""
 
         def choose(ours: Tensor, theirs: Tensor) -> Tensor:
             return torch.where(rows.view(-1, *[1] * (ours.ndim - 1)), ours, theirs)
@@ -80,11 +80,11 @@ class Prediction:
         return self._with(other, choose)
 
     def put(self, rows: Tensor, part: Prediction) -> Prediction:
-        """This prediction with `part` on the rows of these numbers [n]."""
+        """Return this prediction with `part` on the rows with these numbers [n]."""
         return self._with(part, lambda ours, theirs: ours.index_copy(0, rows, theirs))
 
     def _with(self, other: Prediction, join: Callable[[Tensor, Tensor], Tensor]) -> Prediction:
-        """Both predictions joined tensor by tensor; what one of them lacks is left out."""
+        """Join both predictions tensor by tensor; leave out a tensor that one of them lacks."""
         logits = hidden = None
         if self.logits is not None and other.logits is not None:
             logits = join(self.logits, other.logits)
@@ -106,7 +106,7 @@ class Prediction:
 
     @staticmethod
     def join(parts: Sequence[Prediction]) -> Prediction:
-        """The rows of several predictions of the same width, one after another."""
+        """Join the rows of several predictions of the same width."""
         if len(parts) == 1:
             return parts[0]
         kept = [part.logits for part in parts if part.logits is not None]
@@ -125,35 +125,35 @@ class Prediction:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """All that a sampler may look at in one step."""
+    """Everything that a sampler sees in one step."""
 
     now: Prediction  # with its full logits, or with hidden states where the sampler needs only a few of them
     past: tuple[Prediction, ...]  # newest first, at most needs.lookback
-    seen: Tensor  # [B] how many of `past` belong to this row's history
-    drawn: Tensor  # [B, W] token that each position would commit to now
+    seen: Tensor  # [B] number of `past` predictions that belong to this row
+    drawn: Tensor  # [B, W] token that each position would commit now
     masked: Tensor  # [B, W] bool, still masked
     active: Tensor  # [B, W] bool, still masked and inside the current block
     quota: Tensor  # [B] positions that the fixed schedule would commit now
     rate: Tensor  # [B] share of the masks that the fixed schedule would commit now
     step: Tensor  # [B] steps already taken in this block
     progress: Tensor  # [B] share of the step budget used, this step included
-    carry: Tensor | None  # what the sampler handed back last time; None at the start of its history
-    noise: Tensor | None  # [B, W] uniform in (0, 1), only where needs.noise
+    carry: Tensor | None  # Decision.carry of the last step; None at the start of a history
+    noise: Tensor | None  # [B, W] uniform in (0, 1), only if needs.noise
     blockwise: bool  # semi-autoregressive regime; False: the whole generation is one block
     eos_ids: tuple[int, ...] = ()  # the tokens that end a text
-    tokens: Tensor | None = None  # [B, W] the window as it is, only where needs.revoke
+    tokens: Tensor | None = None  # [B, W] the tokens of the window, only if needs.revoke
     written: Tensor | None = None  # [B, W] bool, columns that may be revoked or rewritten, likewise
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What a sampler answers."""
+    """The answer of a sampler: which positions to commit."""
 
     commit: Tensor  # [B, W] bool, subset of obs.masked
-    eligible: Tensor  # [B, W] bool, what the rule accepted before the policy chose
+    eligible: Tensor  # [B, W] bool, positions that the rule accepted before the policy chose
     forced: Tensor  # [B] bool, the fallback chose, not the rule
-    carry: Tensor | None = None  # [B, ...], handed back in the next Observation
-    tokens: Tensor | None = None  # [B, W] what to write, where it is not obs.drawn
+    carry: Tensor | None = None  # [B, ...], comes back in the next Observation
+    tokens: Tensor | None = None  # [B, W] tokens to write; None: obs.drawn
     signals: Mapping[str, Tensor] = field(default_factory=dict)  # [B, W] each; read by traces only
     revoke: Tensor | None = None  # [B, W] bool, written columns to mask again; needs Needs(revoke=True)
     rewrite: Tensor | None = None  # [B, W] bool, written columns that take `tokens`; needs Needs(revoke=True)
@@ -161,43 +161,43 @@ class Decision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Needs:
-    """What the loop must prepare for a sampler."""
+    """The inputs that the loop must prepare for a sampler."""
 
     top_k: int = 2  # candidates kept per position
     lookback: int = 0  # earlier predictions kept
     logits: bool = False  # keep full logits in them (KL)
-    gather_logits: bool = False  # be able to compute logits of a few tokens, now and in them (exact JSD)
+    gather_logits: bool = False  # logits of a few tokens, of this and of earlier predictions (exact JSD)
     span: bool = False  # window = whole generation, history kept across blocks (KLASS, Prophet)
     noise: bool = False  # a fresh uniform number per position and step
-    min_length: int = 1  # columns that the generation must have
-    revoke: bool = False  # be able to mask or rewrite what was committed in the current block
+    min_length: int = 1  # smallest number of generated columns
+    revoke: bool = False  # allow to mask or rewrite tokens committed in the current block
 
 
 class Sampler(Protocol):
-    """A value: all that it remembers travels in the Observation."""
+    """A sampler is a value: its memory travels in the Observation."""
 
     @property
     def needs(self) -> Needs:
-        """What the loop must prepare; the same throughout a run."""
+        """The inputs to prepare; constant during a run."""
         ...
 
     def decide(self, obs: Observation) -> Decision:
-        """Which positions to commit now; called once per step."""
+        """Return the positions to commit now; called once per step."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelInfo:
-    """What the loop and `generate` must know of a model."""
+    """Facts about a model that the loop and `generate` use."""
 
     vocab_size: int  # width of the logits
     mask_id: int
     eos_ids: tuple[int, ...] = ()
     pad_id: int = 0
     max_length: int = 4096
-    new_tokens: int = 256  # what a generation has unless it says otherwise
-    block_length: int | None = None  # the family's own regime; None: full sequence
-    schedule: ScheduleName = "linear"  # the family's own fixed schedule
+    new_tokens: int = 256  # default length of a generation
+    block_length: int | None = None  # the family's default; None: full sequence
+    schedule: ScheduleName = "linear"  # the family's fixed schedule
     deterministic: bool = True  # same tokens, same logits: an unchanged canvas needs no new forward
     separable: bool = False  # a row's logits depend on that row alone: rows may be run without the others
 
@@ -206,11 +206,11 @@ class Cache(Protocol):
     """Keys and values kept between forwards; the model asks it which columns to run."""
 
     def start_block(self, block: slice) -> None:
-        """Decoding moves on to the block of these columns; all before it are finished."""
+        """Start to decode this block; the columns before it are finished."""
         ...
 
     def columns(self, need: slice, n: int) -> slice:
-        """Return the columns of a canvas of `n` to run so that those in `need` come out; changes nothing."""
+        """Return the columns to run, of a canvas of `n`, to predict those in `need`; change nothing."""
         ...
 
     def update(self, layer: int, columns: slice, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
@@ -218,7 +218,7 @@ class Cache(Protocol):
         ...
 
     def ran(self, columns: slice) -> None:
-        """A forward of these columns is complete."""
+        """Take note of a complete forward of these columns."""
         ...
 
 
@@ -229,9 +229,9 @@ class MaskedLM(Protocol):
     def info(self) -> ModelInfo: ...
 
     def __call__(self, tokens: Tensor, attend: Tensor | None, window: slice, cache: Cache | None) -> Tensor:
-        """[B, N] -> [B, W, V]; logits[:, j] is the distribution of column window.start + j.
+        """Return logits, [B, N] -> [B, W, V]; logits[:, j] is the distribution of column window.start + j.
 
-        The tensor is handed over: the loop writes into it and keeps it.
+        The loop owns the tensor afterwards and may write into it.
         """
         ...
 
@@ -263,7 +263,7 @@ class HeadedLM(Protocol):
         ...
 
     def logits(self, states: Tensor) -> Tensor:
-        """[B, W, D] -> [B, W, V]."""
+        """Return the logits of hidden states, [B, W, D] -> [B, W, V]."""
         ...
 
 
@@ -280,7 +280,7 @@ class Step:
     running: Tensor  # [B] bool, rows that took this step
     fresh: Tensor  # [B] bool, rows whose canvas had changed since their last forward
     forward: bool  # False: nothing had changed, so the last prediction was used again
-    leftover: bool = False  # True: the budget was spent and what was left got its argmax
+    leftover: bool = False  # True: the budget was spent, and the remaining masks took their argmax
     revocable: slice | None = None  # columns that a later step may mask or rewrite; None: none
 
 
@@ -289,7 +289,7 @@ Count = TypeVar("Count", int, Tensor)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts(Generic[Count]):
-    """What rows took to decode: a number for one row, a tensor [B] for a batch."""
+    """The cost of decoding: a number for one row, a tensor [B] for a batch."""
 
     steps: Count  # reverse steps
     forwards: Count  # forward passes that the row needed; a step on an unchanged canvas needs none

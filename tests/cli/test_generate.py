@@ -139,7 +139,7 @@ def test_live_without_a_terminal_is_plain(call, dream):
     live = call("generate", "-m", dream, "hello", *SHORT, "--live")
     assert live.stdout == plain.stdout
     first, *more = live.stderr.splitlines()
-    assert first == "--live is ignored: standard output is no terminal"
+    assert first == "--live is ignored: standard output is not a terminal"
     assert len(more) == len(plain.stderr.splitlines()) == 1
 
 

@@ -111,12 +111,12 @@ def test_a_name_that_comes_over_a_network_opens_no_file(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("no json", "is no preset"),
-        ("[]", r"is no preset \(it must be a JSON object, got a list\)"),
-        (json.dumps({"sampler": "less", "field": {}}), "is no preset"),
+        ("no json", "is not a preset"),
+        ("[]", r"is not a preset \(it must be a JSON object, got a list\)"),
+        (json.dumps({"sampler": "less", "field": {}}), "is not a preset"),
         (json.dumps({"sampler": "lesss"}), "did you mean 'less'"),
         (json.dumps({"sampler": "less", "fields": {"max_jds": 1}}), "did you mean 'max_jsd'"),
-        (json.dumps({"sampler": "less", "fields": []}), "is no preset"),
+        (json.dumps({"sampler": "less", "fields": []}), "is not a preset"),
     ],
 )
 def test_a_wrong_preset_is_refused_with_a_sentence(tmp_path, content, message):

@@ -210,8 +210,8 @@ def test_a_killed_compressed_run_keeps_what_it_wrote(run, tmp_path):
         (b'{"version": "0', "holds no trace"),
         (b"hello\n", "line 1 is not valid JSON"),
         (b"\xff\xfe\x00\n", "line 1 is not valid JSON"),
-        (b"{}\n", "line 1 is no line of a trace"),
-        (b"[1]\n", "line 1 is no line of a trace"),
+        (b"{}\n", "line 1 is not a line of a trace"),
+        (b"[1]\n", "line 1 is not a line of a trace"),
     ],
 )
 def test_a_file_that_is_no_trace_is_refused_with_a_sentence(content, sentence, tmp_path):

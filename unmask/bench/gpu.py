@@ -40,7 +40,7 @@ class Reference(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class GpuSettings:
-    """What to measure, where and for how long."""
+    """The measurements to make, their device and their time limit."""
 
     families: Sequence[str] = tuple(NAMES)
     ways: Sequence[str] = tuple(WAYS)
@@ -71,7 +71,7 @@ class GpuSettings:
         return self._all_sizes if self.batches is None else self._all_sizes.only(list(map(int, self.batches)))
 
     def options(self) -> list[tuple[str, str]]:
-        """The command line options that repeat the run."""
+        """Return the command line options that repeat the run."""
         lists: dict[str, Sequence[object]] = {
             "families": self.families,
             "ways": self.ways,

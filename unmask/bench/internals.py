@@ -30,12 +30,12 @@ class ForwardMarks(NamedTuple):
     head: Spans
 
     def forward_ms(self) -> float:
-        """Mean milliseconds of a forward, without the gaps between its parts."""
+        """Return the mean milliseconds of a forward, without the gaps between its parts."""
         total = sum(spans.between(*pair) for spans in self for pair in spans.marks)
         return total / len(self.opening.marks)
 
     def step_ms(self) -> list[float]:
-        """Milliseconds from the start of each forward to the start of the next."""
+        """Return the milliseconds from the start of each forward to the start of the next."""
         return self.opening.steps()
 
 

@@ -21,9 +21,9 @@ FRAMES_PER_SECOND = 12
 
 
 def can_show(live: bool) -> bool:
-    """Whether to show the canvas; print a note if standard output is no terminal."""
+    """Return whether to show the canvas; print a note if standard output is not a terminal."""
     if live and not sys.stdout.isatty():
-        typer.echo("--live is ignored: standard output is no terminal", err=True)
+        typer.echo("--live is ignored: standard output is not a terminal", err=True)
         return False
     return live
 

@@ -52,7 +52,7 @@ LENGTHS = {
 }
 SHORT = {"temperature": "-t", "max_new_tokens": "-n"}
 METAVARS = {"stop": "TEXT", "block_length": "N|auto|none"}
-# a default of None, in words
+# how the help shows a default of None
 SHOWN = {
     "steps": "one per new token",
     "cache": "none",
@@ -93,12 +93,12 @@ def config_options(
 
 def _config_option(name: str, hint: Any, text: str, panel: str, shown: Mapping[str, str]) -> Any:
     default = getattr(ConfigFields(), name)
-    usual = False if default == () else str(default).lower()  # False: show no default
+    text_default = False if default == () else str(default).lower()  # False: show no default
     flag = f"--{name.replace('_', '-')}"
     return typer.Option(
         *([flag, SHORT[name]] if name in SHORT else [flag]),
         metavar=METAVARS.get(name) or _choices(hint),
-        show_default=shown.get(name, usual),
+        show_default=shown.get(name, text_default),
         help=text,
         rich_help_panel=panel,
     )

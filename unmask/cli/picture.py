@@ -142,10 +142,10 @@ class Picture:
 
     def _mark(self, where: Tensor | None, start: int, places: Sequence[Place]) -> int:
         """Set the place of some columns [B, W] bool to that of their row; return how many there are."""
-        found = [] if where is None else where.nonzero().tolist()
-        for row, offset in found:
+        columns = [] if where is None else where.nonzero().tolist()
+        for row, offset in columns:
             self.places[row][start + offset] = places[row]
-        return len(found)
+        return len(columns)
 
     def _row(self, row: int) -> Text:
         """Draw a row as coloured text."""

@@ -94,7 +94,7 @@ def worker_loader(options: ModelOptions) -> Callable[[], Trunk]:
 def compile_now(
     model: Trunk, name: str, warm_up: Callable[[], float], say: Callable[[str], object] | None = None
 ) -> None:
-    """Run `warm_up` if the model is compiled, and say what was compiled and how long it took."""
+    """Run `warm_up` if the model is compiled, and print how long it took."""
     from unmask.fast.load import is_compiled
 
     if not is_compiled(model):

@@ -67,12 +67,12 @@ def _fields(sampler: Any) -> dict[str, dict[str, Any]]:
     """Return value and type of every field, and whether the preset changed it."""
     from unmask.trace import plain
 
-    hints, usual = get_type_hints(type(sampler)), type(sampler)()
+    hints, default = get_type_hints(type(sampler)), type(sampler)()
     return {
         name: {
             "value": value,
             "type": describe(hints[name]),
-            "changed": getattr(sampler, name) != getattr(usual, name),
+            "changed": getattr(sampler, name) != getattr(default, name),
         }
         for name, value in plain(sampler).items()
     }

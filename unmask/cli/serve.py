@@ -109,7 +109,7 @@ class ServerOptions(LoadOptions):
 
 
 def _limit(default: str, about: str | None = None) -> Any:
-    """An option for a limit; a test compares `default` with the default of Limits or Settings."""
+    """Return an option for a limit; a test compares `default` with that of Limits or Settings."""
     return typer.Option(show_default=default, help=about, rich_help_panel=_LIMITS)
 
 

@@ -100,14 +100,14 @@ def _table(read: Trace) -> Table:
 
 
 def _signal_means(read: Trace) -> list[str]:
-    """Each signal with its mean over all committed positions that have a number of that name."""
+    """Return every signal with its mean over the committed positions that have it."""
     values: dict[str, list[float]] = {}
     for change in read.changes:
         for position in (position for row in change.commit for position in row):
             for name, value in position.signals.items():
                 if value is not None:
                     values.setdefault(name, []).append(value)
-    return [f"{name} {sum(found) / len(found):.3g}" for name, found in values.items()]
+    return [f"{name} {sum(numbers) / len(numbers):.3g}" for name, numbers in values.items()]
 
 
 def _text(read: Trace, row: int) -> str:

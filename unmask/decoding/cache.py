@@ -1,4 +1,4 @@
-"""Keys and values kept between forwards. Knows columns and blocks; knows no model and no sampler."""
+"""Keys and values kept between forwards. Independent of models and samplers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Recompute = Literal["suffix", "block"]
 
 
 class BlockCache:
-    """The block caches of Fast-dLLM (arXiv:2505.22618): what lies outside the recomputed columns is frozen.
+    """The block caches of Fast-dLLM (arXiv:2505.22618): columns that are not recomputed stay frozen.
 
     recompute="suffix" is the prefix cache: the block and all after it run at every step. recompute="block" is
     the dual cache: only the block runs. The first forward of a block runs every column, and so does every
@@ -28,19 +28,19 @@ class BlockCache:
         self.recompute = recompute
         self.refresh_every = refresh_every
         self._block: slice | None = None
-        self._age = 0  # forwards since the last full one, that one included; 0: none in this block
+        self._age = 0  # forwards since the last full one, which counts; 0: none in this block
         self._length = 0  # of the canvas
         self.stored: dict[int, tuple[Tensor, Tensor]] = {}  # layer -> keys and values, [B, H, N, D]
 
     @property
     def state(self) -> tuple[object, ...]:
-        """What caches must have in common to be joined."""
+        """Caches with equal states can be joined."""
         block = None if self._block is None else (self._block.start, self._block.stop)
         return self.recompute, self.refresh_every, block, self._age, self._length
 
     @property
     def rows(self) -> int:
-        """How many rows it holds; 0 before the first forward of a block."""
+        """The number of stored rows; 0 before the first forward of a block."""
         return len(self.stored[0][0]) if self._age and self.stored else 0
 
     @staticmethod
@@ -57,7 +57,7 @@ class BlockCache:
         return joined
 
     def start_block(self, block: slice) -> None:
-        """Decoding moves on to these columns; the next forward runs the whole canvas."""
+        """Start to decode these columns; the next forward runs the whole canvas."""
         self._block, self._age = block, 0
 
     @property
@@ -65,7 +65,7 @@ class BlockCache:
         return self._age == 0 or self._age == self.refresh_every
 
     def columns(self, need: slice, n: int) -> slice:
-        """Return the columns, `need` among them, that the model must run now on a canvas of n columns."""
+        """Return the columns that the model must run to predict `need`, on a canvas of n columns."""
         if self._block is None:
             raise ValueError("the cache has no block yet; call start_block before the first forward")
         if self._outdated:

@@ -1,4 +1,4 @@
-"""The canvas: prompt and generation tokens of a batch, and where the generation starts."""
+"""The canvas: the prompt and generation tokens of a batch."""
 
 from __future__ import annotations
 
@@ -21,36 +21,36 @@ class Canvas:
     mask_id: int
 
     def to(self, device: torch.device | str) -> Canvas:
-        """The same canvas on another device."""
+        """Return the canvas on another device."""
         attend = None if self.attend is None else self.attend.to(device)
         return replace(self, tokens=self.tokens.to(device), attend=attend)
 
     def take(self, rows: Tensor) -> Canvas:
-        """The rows with these numbers [n], in this order."""
+        """Return the rows with these numbers [n], in this order."""
         attend = None if self.attend is None else self.attend[rows]
         return replace(self, tokens=self.tokens[rows], attend=attend)
 
     def masked(self, window: slice) -> Tensor:
-        """Columns of the window that are still masked, [B, W] bool."""
+        """Return the columns of the window that are still masked, [B, W] bool."""
         return self.tokens[:, window] == self.mask_id
 
     def commit(self, window: slice, where: Tensor, tokens: Tensor) -> Canvas:
-        """A canvas with `tokens` [B, W] written where `where` [B, W] is true."""
+        """Return a canvas with `tokens` [B, W] written where `where` [B, W] is true."""
         written = self.tokens.clone()
         part = written[:, window]
         torch.where(where, tokens, part, out=part)
         return replace(self, tokens=written)
 
     def ended(self, eos_ids: Sequence[int]) -> Tensor:
-        """Generated columns that hold an end token with no mask to its left, [B, N - start] bool."""
+        """Return the generated columns with an end token and no mask to its left, [B, N - start] bool."""
         return ended(self.tokens[:, self.start :], self.mask_id, eos_ids)
 
     def finished(self, eos_ids: Sequence[int]) -> Tensor:
-        """Rows whose text has ended, whatever is still masked behind the end, [B] bool."""
+        """Return the rows whose text has ended, even if masks are left after its end, [B] bool."""
         return self.ended(eos_ids).any(-1)
 
     def close(self, eos_ids: Sequence[int]) -> Canvas:
-        """A canvas whose masks behind the end of the text are end tokens too."""
+        """Return a canvas whose masks after the end of the text are end tokens too."""
         if not eos_ids:
             return self
         behind = self.ended(eos_ids).cumsum(-1) > 0
@@ -61,18 +61,18 @@ class Canvas:
 
 
 def ended(generated: Tensor, mask_id: int, eos_ids: Sequence[int]) -> Tensor:
-    """Columns that hold an end token with no mask to its left, [B, L] bool."""
+    """Return the columns that hold an end token with no mask to its left, [B, L] bool."""
     return is_any(generated, eos_ids) & ((generated == mask_id).cumsum(-1) == 0)
 
 
 def is_any(tokens: Tensor, ids: Sequence[int]) -> Tensor:
-    """Where tokens are one of a few ids; a list of them would have to travel to the device."""
+    """Return where tokens are one of a few ids, without copying the ids to the device."""
     if not ids:
         return torch.zeros_like(tokens, dtype=torch.bool)
-    found = tokens == ids[0]
+    matches = tokens == ids[0]
     for token in ids[1:]:
-        found |= tokens == token
-    return found
+        matches |= tokens == token
+    return matches
 
 
 def blank(
@@ -84,7 +84,7 @@ def blank(
     pins: Mapping[int, int] | None = None,
     device: torch.device | str = "cpu",
 ) -> Canvas:
-    """The prompts followed by `length` masks; `pins` writes tokens at offsets of the generation."""
+    """Return the prompts followed by `length` masks; `pins` sets tokens at offsets of the generation."""
     _check(prompts, length, mask_id, pins or {})
     start = max(len(prompt) for prompt in prompts)
     padding = [start - len(prompt) for prompt in prompts]

@@ -1,4 +1,4 @@
-"""What a model and a sampler must give, yours too; looks at types, shapes and dtypes, hardly at values."""
+"""Checks on a run and on what models and samplers return: types, shapes and dtypes, hardly any values."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from unmask.types import Decision, MaskedLM, ModelInfo, Needs, Sampler
 def check_run(
     model: MaskedLM, canvas: Canvas, sampler: Sampler, plan: Plan, options: Options, bans: Bans
 ) -> None:
-    """Raise if a run cannot work, before its first forward. Reads the device once."""
+    """Raise before the first forward if a run cannot work. Synchronises with the device once."""
     is_sampler(sampler)
     check_needs(sampler)
     check_length(sampler, plan.columns)
@@ -34,7 +34,7 @@ def check_run(
     token_ids("eos_ids", info.eos_ids, info.vocab_size)
     token_ids("banned_ids", bans.ids, info.vocab_size)
     if len(set(bans.ids)) == info.vocab_size:
-        raise FieldError("banned_ids", bans.ids, "must not rule out every token", "leave at least one")
+        raise FieldError("banned_ids", bans.ids, "must not ban every token", "leave at least one")
     behind = canvas.masked(slice(generation.stop, length)).any()
     unknown = ((canvas.tokens < 0) | (canvas.tokens >= info.vocab_size)).any()
     unplanned, foreign = torch.stack([behind, unknown]).tolist()
@@ -46,23 +46,23 @@ def check_run(
 
 
 def is_model(model: object) -> None:
-    """Refuse what only names a model."""
+    """Raise unless the argument is a model; a name is not one."""
     if isinstance(model, (str, Path)):
         remedy = f"load it with unmask.load({str(model)!r})"
         raise FieldError("model", model, "must be a loaded model", remedy)
     if isinstance(model, type) or not callable(model) or not hasattr(model, "info"):
-        remedy = "unmask.load gives one, and one of your own has `info` and can be called"
+        remedy = "use unmask.load, or give your model `info` and `__call__`"
         raise FieldError("model", model, "must be a loaded model", remedy)
 
 
 def is_sampler(sampler: object) -> None:
-    """Refuse what only names a sampler."""
+    """Raise unless the argument is a sampler; a name is not one."""
     if isinstance(sampler, type) or not hasattr(sampler, "decide"):
         raise FieldError("sampler", sampler, "must be a sampler such as LESS() or make_sampler('less')")
 
 
 def check_needs(sampler: Sampler) -> None:
-    """Refuse needs that cannot be met."""
+    """Raise if the loop cannot meet the sampler's needs."""
     name, needs = f"{type(sampler).__name__}.needs", getattr(sampler, "needs", None)
     if not isinstance(needs, Needs):
         raise FieldError(name, needs, "must be a Needs", "make it a field or a property")
@@ -74,7 +74,7 @@ def check_needs(sampler: Sampler) -> None:
 
 
 def check_length(sampler: Sampler, columns: slice) -> None:
-    """Raise if the generation, the given columns, is shorter than the sampler needs."""
+    """Raise if these columns are fewer than the sampler needs."""
     least, length = sampler.needs.min_length, columns.stop - columns.start
     if length < least:
         problem = f"needs a generation of at least {least} tokens, this one has {length}"
@@ -82,7 +82,7 @@ def check_length(sampler: Sampler, columns: slice) -> None:
 
 
 def check_decision(decision: object, sampler: Sampler, window: torch.Size) -> None:
-    """Refuse a decision that does not fit its window; looks at shapes and dtypes, never at values."""
+    """Raise if a decision does not fit its window; values are not read."""
     if not isinstance(decision, Decision):
         raise FieldError(f"{type(sampler).__name__}.decide", decision, "must return a Decision")
     _check_part(sampler, "commit", decision.commit, window, torch.bool)
@@ -107,7 +107,7 @@ def _check_part(sampler: Sampler, name: str, part: object, shape: torch.Size, dt
 
 
 def checked_logits(logits: Tensor, rows: int, width: int, info: ModelInfo) -> Tensor:
-    """The logits of a model, refused where they cannot be those of the window."""
+    """Return the logits of a model; raise if their shape or dtype is wrong."""
     if not isinstance(logits, Tensor):
         raise ValueError(f"the model must return a tensor of logits, got {type(logits).__name__}")
     if logits.shape != (rows, width, info.vocab_size):
@@ -121,6 +121,6 @@ def checked_logits(logits: Tensor, rows: int, width: int, info: ModelInfo) -> Te
 
 
 def check_written(tokens: Tensor, info: ModelInfo) -> None:
-    """Refuse a canvas [B, N] with a token that is none; the host must wait for the device."""
-    foreign = (tokens < 0) | (tokens >= info.vocab_size)
-    token_ids("Decision.tokens", tokens[foreign].tolist(), info.vocab_size)
+    """Raise if the canvas [B, N] holds an id outside the vocabulary. Synchronises with the device."""
+    unknown = (tokens < 0) | (tokens >= info.vocab_size)
+    token_ids("Decision.tokens", tokens[unknown].tolist(), info.vocab_size)

@@ -17,7 +17,7 @@ NoiseSource = Callable[[Tensor, int], Tensor]  # (running [B], width) -> uniform
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """How a token is chosen at each position. Temperature 0 is argmax."""
+    """The rule that chooses a token at each position. Temperature 0 is argmax."""
 
     temperature: float = 0.0
     top_p: float = 1.0  # keep the smallest set of tokens whose probability reaches this
@@ -33,21 +33,21 @@ class Selection:
         return self.temperature == 0
 
     def draw(self, prediction: Prediction, noise: Tensor | None) -> Tensor:
-        """A token per position, [B, W]; `noise` [B, W] in (0, 1) decides where it is not greedy."""
+        """Return a token per position, [B, W]: the argmax, or one drawn with `noise` [B, W] in (0, 1)."""
         if self.greedy or noise is None:
             return prediction.top1
         return by_rows(self._draw, prediction.full_logits, noise[..., None])
 
     def _draw(self, logits: Tensor, noise: Tensor) -> Tensor:
-        """Inverse of the cumulative distribution at the noise, most likely tokens first, [R, V] -> [R]."""
+        """Invert the cumulative distribution at the noise, most likely tokens first, [R, V] -> [R]."""
         values, ids = self.filter(logits.float()).sort(dim=-1, descending=True, stable=True)
         mass = values.softmax(-1).cumsum(-1)
         rank = (mass < noise * mass[..., -1:]).sum(-1, keepdim=True)
         return ids.gather(-1, rank.clamp(max=ids.shape[-1] - 1))[..., 0]
 
     def filter(self, logits: Tensor) -> Tensor:
-        """Logits [B, W, V] after temperature, with -inf outside top-k and the nucleus."""
-        if not self.greedy:  # the best logit first becomes 0, or a small temperature would overflow
+        """Return the logits [B, W, V] after temperature, with -inf outside top-k and the nucleus."""
+        if not self.greedy:  # subtract the best logit first, or a small temperature would overflow
             logits = (logits - logits.amax(-1, keepdim=True)) / self.temperature
         if self.top_k:
             kept = logits.topk(min(self.top_k, logits.shape[-1])).values[..., -1:]
@@ -55,7 +55,7 @@ class Selection:
         if self.top_p < 1:
             values, ids = logits.sort(dim=-1, descending=True, stable=True)
             probs = values.softmax(-1)
-            outside = probs.cumsum(-1) - probs > self.top_p  # the token that crosses the bar stays
+            outside = probs.cumsum(-1) - probs > self.top_p  # keep the token that reaches top_p
             logits = logits.masked_fill(torch.zeros_like(outside).scatter(-1, ids, outside), -torch.inf)
         return logits
 
@@ -67,7 +67,7 @@ class RowNoise:
         self._generators = [torch.Generator().manual_seed(seed) for seed in seeds]
 
     def __call__(self, running: Tensor, width: int) -> Tensor:
-        """[B, width] uniform in (0, 1); only running rows advance their stream."""
+        """Return uniform numbers in (0, 1), [B, width]; only running rows advance their stream."""
         if len(running) != len(self._generators):
             problem = f"must be {len(running)}, one for each row"
             raise FieldError("seeds", len(self._generators), problem)

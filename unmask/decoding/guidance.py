@@ -1,4 +1,4 @@
-"""Classifier-free guidance as in LLaDA: a second row with everything given masked out."""
+"""Classifier-free guidance as in LLaDA: a second row has the given tokens masked out."""
 
 from __future__ import annotations
 
@@ -22,24 +22,25 @@ class Guided:
 
     @staticmethod
     def on(model: MaskedLM, canvas: Canvas, scale: float) -> Guided:
-        """Guide a model towards everything that `canvas` holds now."""
+        """Guide a model towards the tokens of `canvas`."""
         finite("guidance", scale)
         return Guided(model, scale, canvas.tokens != canvas.mask_id)
 
     @property
     def info(self) -> ModelInfo:
-        return replace(self.model.info, separable=False)  # `given` names the rows
+        return replace(self.model.info, separable=False)  # `given` belongs to fixed rows
 
     def __call__(self, tokens: Tensor, attend: Tensor | None, window: slice, cache: Cache | None) -> Tensor:
-        blind = tokens.masked_fill(self.given, self.info.mask_id)
+        without = tokens.masked_fill(self.given, self.info.mask_id)
         both = None if attend is None else torch.cat([attend, attend])
-        seeing, unseeing = self.model(torch.cat([tokens, blind]), both, window, cache).float().chunk(2)
-        return guide(seeing, unseeing, self.scale)
+        logits = self.model(torch.cat([tokens, without]), both, window, cache).float()
+        conditional, unconditional = logits.chunk(2)
+        return guide(conditional, unconditional, self.scale)
 
 
-def guide(seeing: Tensor, unseeing: Tensor, scale: float | Tensor) -> Tensor:
+def guide(conditional: Tensor, unconditional: Tensor, scale: float | Tensor) -> Tensor:
     """Move logits away from the prediction without the given tokens."""
-    # if one side rules a token out, there is no difference to follow
-    ruled_out = (seeing == -torch.inf) | (unseeing == -torch.inf)
-    difference = (seeing - unseeing).masked_fill_(ruled_out, 0)
-    return difference.mul_(scale).add_(seeing)
+    # keep a token that either side bans as it is: differences with -inf are infinite or NaN
+    banned = (conditional == -torch.inf) | (unconditional == -torch.inf)
+    difference = (conditional - unconditional).masked_fill_(banned, 0)
+    return difference.mul_(scale).add_(conditional)

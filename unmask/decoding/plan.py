@@ -19,7 +19,7 @@ DREAM_EPS = 1e-3  # Dream's time grid runs from 1 to this
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Columns decoded together, and the steps they may take."""
+    """Columns decoded together, and their step budget."""
 
     columns: slice
     budget: int
@@ -41,9 +41,9 @@ class Plan:
 
 
 def plan(start: int, length: int, *, steps: int, block_length: int | None = None, grid: bool = False) -> Plan:
-    """Cut `length` columns into blocks that share `steps`; without block_length, the full sequence is one.
+    """Cut `length` columns into blocks that share `steps`; without block_length, there is one block.
 
-    Blocks are counted from `start`, or, on a `grid`, from column 0: the first one may then be shorter.
+    Blocks start at `start`, or at multiples of their length if `grid`; the first may then be shorter.
     """
     whole("length", length, 1)
     whole("steps", steps, 1)
@@ -72,7 +72,7 @@ def share_steps(cuts: Sequence[slice], sizes: Sequence[int], steps: int) -> tupl
 
 
 class Clock(NamedTuple):
-    """Where a step stands in its budget; of several rows, a tensor [B] each."""
+    """The place of a step in its budget: numbers, or tensors [B] for several rows."""
 
     step: int | Tensor  # steps already taken in the block
     budget: int | Tensor  # of the block
@@ -94,8 +94,10 @@ def unpack(clock: Tensor) -> Clock:
 
 
 def dream_rates(budget: int) -> Tensor:
-    """Dream: a masked position's chance to be freed in each step, 1 - s/t on a grid from 1 to eps; 1 in the
-    last."""
+    """Return the probability of a masked position to be committed in each step of Dream's schedule.
+
+    It is 1 - s/t on a grid of times from 1 to eps, and 1 in the last step.
+    """
     times = torch.linspace(1, DREAM_EPS, budget + 1)
     rates = 1 - times[1:] / times[:-1]
     rates[-1] = 1

@@ -1,4 +1,4 @@
-"""From logits to a Prediction: the one pass over the vocabulary that every sampler needs, in float32."""
+"""Summarize logits as a Prediction, in one pass over the vocabulary and in float32."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CHUNK = 128  # vocabulary columns per first-stage maximum
 
 
 def summarize(logits: Tensor, top_k: int) -> Prediction:
-    """Top-K candidates (ties go to the lower id) and log-sum-exp of logits [B, W, V]."""
+    """Return the top-K candidates (ties go to the lower id) and the log-sum-exp of logits [B, W, V]."""
     if kernels.usable(logits, top_k):
         from unmask.fast.kernels.summary import summarize as fused
 
@@ -26,14 +26,14 @@ def summarize(logits: Tensor, top_k: int) -> Prediction:
 
 
 def ban(logits: Tensor, ids: Sequence[int]) -> Tensor:
-    """The same logits [B, W, V], written in place, with zero probability for the tokens `ids`."""
+    """Give the tokens `ids` zero probability, in place, and return the logits [B, W, V]."""
     for token in ids:
         logits[..., token] = -torch.inf
     return logits
 
 
 def top_k_ids(logits: Tensor, k: int) -> Tensor:
-    """Ids of the K largest logits, largest first, ties to the lower id, [..., V] -> [..., min(K, V)].
+    """Return the ids of the K largest logits, ties to the lower id, [..., V] -> [..., min(K, V)].
 
     The K best tokens lie in the K chunks with the best maxima (of equal chunks the leftmost), so two small
     searches decide the order after a single pass over the vocabulary.
@@ -47,15 +47,15 @@ def top_k_ids(logits: Tensor, k: int) -> Tensor:
     chunks = _keys(maxima, column).topk(min(k, maxima.shape[-1])).indices
     ids = (chunks[..., None] * CHUNK + torch.arange(CHUNK, device=logits.device)).flatten(-2)
     values = logits.gather(-1, ids.clamp(max=vocabulary - 1))
-    # the last chunk may reach beyond the vocabulary: the lowest keys, so that even -inf comes before
+    # columns beyond the vocabulary get the lowest keys, below that of -inf
     keys = _keys(values, ids).masked_fill(ids >= vocabulary, torch.iinfo(torch.int64).min)
     return ids.gather(-1, keys.topk(min(k, vocabulary)).indices)
 
 
 def _keys(values: Tensor, ids: Tensor) -> Tensor:
-    """Numbers that sort as float32 values do, equal ones by the lower id; `torch.topk` ignores ties."""
+    """Return integers that sort like the float32 values, and equal values by the lower id."""
     bits = (values + 0.0).view(torch.int32)  # -0 becomes +0
-    order = bits ^ ((bits >> 31) & 0x7FFFFFFF)  # two's complement of sign and magnitude
+    order = bits ^ ((bits >> 31) & 0x7FFFFFFF)  # from sign and magnitude to two's complement
     return (order.long() << 32) - ids
 
 

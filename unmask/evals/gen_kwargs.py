@@ -58,7 +58,7 @@ def _stop(until: str | list[str] | None) -> tuple[str, ...]:
 
 
 def _temperature(default: float, request: Mapping[str, Any]) -> float:
-    """Return 0 unless the request samples; without a temperature of its own it takes the default, or 1."""
+    """Return 0 unless the request samples; without a temperature it takes the default, or 1."""
     if request.get("do_sample") is False:
         return 0.0
     if request.get("temperature") is not None:

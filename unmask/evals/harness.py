@@ -319,7 +319,7 @@ def _max_length(length: int | None, own: int) -> int:
         return own
     whole("max_length", length, 2)
     if length > own:
-        raise FieldError("max_length", length, f"must be at most {own}, because the model reads no more")
+        raise FieldError("max_length", length, f"must be at most {own}, the most that the model can read")
     return length
 
 

@@ -6,7 +6,7 @@ import sys
 
 
 def main() -> None:
-    """Register the model and hand over; without lm-eval, say how to get it."""
+    """Register the model and run lm-eval; if it is missing, say how to install it."""
     try:
         from lm_eval.__main__ import cli_evaluate
 

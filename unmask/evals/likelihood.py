@@ -46,7 +46,7 @@ class Pair:
         total = len(self.context) + len(self.answer)
         if total > model.info.max_length:
             problem = f"must have at most {model.info.max_length} tokens together with the answer"
-            raise FieldError("context", total, problem, "shorten it, because the model reads no more")
+            raise FieldError("context", total, problem, "shorten it, because the model cannot read more")
 
     def seed(self, run: int, *, paired: bool) -> int:
         """Return a seed for this pair alone, so that its draws do not depend on other pairs."""

@@ -31,8 +31,8 @@ def ablation(
     """Return the experiment that compares variants with full LESS on the math and code tasks."""
     samplers = {**variants, FULL: SAMPLERS["less"]}
 
-    def build(lab: Lab, found: Sequence[Cells]) -> Report:
-        titles = [f"{short(cells.model)}: accuracy / steps (points to {FULL})" for cells in found]
+    def build(lab: Lab, all_cells: Sequence[Cells]) -> Report:
+        titles = [f"{short(cells.model)}: accuracy / steps (points to {FULL})" for cells in all_cells]
         return Report(
             tables=flat(
                 [
@@ -40,11 +40,11 @@ def ablation(
                         table(cells, name, heading, against=FULL),
                         *side_by_side(cells, name, rows={label: label for label in samplers}),
                     )
-                    for cells, heading in zip(found, titles, strict=True)
+                    for cells, heading in zip(all_cells, titles, strict=True)
                 ]
             ),
-            pictures=(picture(name, found),) if found else (),
-            findings=flat([findings(cells) for cells in found]),
+            pictures=(picture(name, all_cells),) if all_cells else (),
+            findings=flat([findings(cells) for cells in all_cells]),
         )
 
     return Experiment(
@@ -56,13 +56,13 @@ def ablation(
     )
 
 
-def picture(name: str, found: Sequence[Cells], against: str = FULL) -> Picture:
+def picture(name: str, all_cells: Sequence[Cells], against: str = FULL) -> Picture:
     """Draw the differences to full LESS as bars."""
 
     def draw() -> Figure:
-        labels = [label for label in found[0].rows if label != against]
-        figure, axes = drawing.panels(len(found), height=1.1 + 0.38 * len(labels), width=4.8)
-        for panel, cells in zip(axes, found, strict=True):
+        labels = [label for label in all_cells[0].rows if label != against]
+        figure, axes = drawing.panels(len(all_cells), height=1.1 + 0.38 * len(labels), width=4.8)
+        for panel, cells in zip(axes, all_cells, strict=True):
             values = {label: points(cells, label, against) for label in labels}
             drawing.bars(panel, values, label=f"points to {against}", title=short(cells.model), zero=True)
         return figure

@@ -38,11 +38,11 @@ def _steps(share: float, task: str) -> int | None:
     return None if share == 1 else round(share * get_task(task).max_new_tokens)
 
 
-def _build(lab: Lab, found: Sequence[Cells]) -> Report:
+def _build(lab: Lab, all_cells: Sequence[Cells]) -> Report:
     return Report(
-        tables=flat([_tables(cells) for cells in found]),
-        pictures=(_picture(found),),
-        findings=flat([_findings(cells) for cells in found]),
+        tables=flat([_tables(cells) for cells in all_cells]),
+        pictures=(_picture(all_cells),),
+        findings=flat([_findings(cells) for cells in all_cells]),
     )
 
 
@@ -75,10 +75,10 @@ def _findings(cells: Cells) -> Sequence[Finding]:
     )
 
 
-def _picture(found: Sequence[Cells]) -> Picture:
+def _picture(all_cells: Sequence[Cells]) -> Picture:
     def draw() -> Figure:
-        figure, axes = drawing.panels(len(found))
-        for panel, cells in zip(axes, found, strict=True):
+        figure, axes = drawing.panels(len(all_cells))
+        for panel, cells in zip(axes, all_cells, strict=True):
             budgets = [float(label.removeprefix("T = ")) for label in cells.rows]
             lines = {
                 methods.title(task): (

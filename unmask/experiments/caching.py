@@ -143,18 +143,18 @@ def _cell(outcome: Outcome) -> str:
 
 
 def _findings(cells: Cells) -> list[Finding]:
-    """Test what a cache costs each method, and whether LESS still saves forwards with it."""
-    model, found = short(cells.model), []
+    """Test the cost of a cache to each method, and whether LESS still saves forwards with it."""
+    model, results = short(cells.model), []
     for label, cache in _pairs(cells):
         if cache != NONE:
             gap = stats.difference(cells.rows[_row(label, NONE)], cells.rows[_row(label, cache)])
             what = f"{model}: the {cache} cache costs {label} at most {TOLERANCE:g} point"
-            found.append(above(what, gap, -TOLERANCE))
+            results.append(above(what, gap, -TOLERANCE))
     for cache in CACHES:
         less, base = cells.rows[_row("LESS", cache)], cells.rows[_row("Base", cache)]
         what = f"{model}: LESS needs fewer forwards than Base, {cache}"
-        found.append(below(what, stats.share(base, less, "forwards"), 100, unit="% of its"))
-    return found
+        results.append(below(what, stats.share(base, less, "forwards"), 100, unit="% of its"))
+    return results
 
 
 def _sights(lab: Lab, model: str, cache: str) -> list[Sight]:
@@ -186,15 +186,15 @@ SIGNALS = {  # field of Sight -> column title, factor, digits
 def _sight_table(sights: Mapping[str, Mapping[str, Sequence[Sight]]]) -> Table:
     rows, data = [], []
     for model, caches in sights.items():
-        for cache, found in caches.items():
-            means = {name: stats.mean([one.share(name) for one in found]) for name in SIGNALS}
+        for cache, samples in caches.items():
+            means = {name: stats.mean([one.share(name) for one in samples]) for name in SIGNALS}
             cells = [means[name].scaled(by).shown(digits) for name, (_, by, digits) in SIGNALS.items()]
-            rows.append((short(model), cache, *cells, str(len(found))))
+            rows.append((short(model), cache, *cells, str(len(samples))))
             data.append(
                 {
                     "model": short(model),
                     "cache": cache,
-                    "samples": len(found),
+                    "samples": len(samples),
                     **{name: estimate.value for name, estimate in means.items()},
                 }
             )
@@ -205,17 +205,17 @@ def _sight_table(sights: Mapping[str, Mapping[str, Sequence[Sight]]]) -> Table:
 
 def _sight_findings(model: str, caches: Mapping[str, Sequence[Sight]]) -> list[Finding]:
     """Test whether stale keys make steps more alike, on the same samples under the same schedule."""
-    found = []
+    results = []
     for cache in CACHES:
         if cache != NONE:
             what = f"{short(model)}: with the {cache} cache "
             jsd = _change(caches[NONE], caches[cache], "jsd").scaled(1000)
             flips = _change(caches[NONE], caches[cache], "changed").scaled(100)
-            found += [
+            results += [
                 below(f"{what}the predictions of two steps have a smaller JSD", jsd, unit="x 10⁻³"),
                 below(f"{what}the top-1 token changes more rarely", flips, unit="% of positions"),
             ]
-    return found
+    return results
 
 
 def _change(before: Sequence[Sight], after: Sequence[Sight], name: str) -> stats.Estimate:
@@ -223,10 +223,10 @@ def _change(before: Sequence[Sight], after: Sequence[Sight], name: str) -> stats
     return stats.mean([new.share(name) - old.share(name) for old, new in zip(before, after, strict=True)])
 
 
-def _picture(found: Sequence[Cells]) -> Picture:
+def _picture(all_cells: Sequence[Cells]) -> Picture:
     def draw() -> Figure:
-        figure, axes = drawing.panels(len(found), height=3.4)
-        for panel, cells in zip(axes, found, strict=True):
+        figure, axes = drawing.panels(len(all_cells), height=3.4)
+        for panel, cells in zip(axes, all_cells, strict=True):
             for number, label in enumerate(dict.fromkeys(label for label, _ in _pairs(cells))):
                 _draw_method(panel, cells, label, drawing.COLOURS[number])
             for marker, cache in zip(drawing.MARKERS, CACHES, strict=False):
@@ -244,10 +244,10 @@ def _picture(found: Sequence[Cells]) -> Picture:
 
 def _draw_method(axes: Axes, cells: Cells, label: str, colour: str) -> None:
     """Draw the caches of one method, joined by a line."""
-    found = [(cache, cells.rows[_row(label, cache)]) for of, cache in _pairs(cells) if of == label]
-    across = [1000 * _seconds(mine) for _, mine in found]
-    axes.plot(across, [stats.accuracy(mine).value for _, mine in found], color=colour, label=label)
-    for x, (cache, mine) in zip(across, found, strict=True):
+    pairs = [(cache, cells.rows[_row(label, cache)]) for of, cache in _pairs(cells) if of == label]
+    across = [1000 * _seconds(mine) for _, mine in pairs]
+    axes.plot(across, [stats.accuracy(mine).value for _, mine in pairs], color=colour, label=label)
+    for x, (cache, mine) in zip(across, pairs, strict=True):
         quality, marker = stats.accuracy(mine), drawing.MARKERS[list(CACHES).index(cache)]
         axes.errorbar(x, quality.value, yerr=drawing.reach(quality), fmt=marker, color=colour, capsize=2)
 

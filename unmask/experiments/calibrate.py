@@ -95,18 +95,18 @@ def choose(rows: Mapping[str, Mapping[str, Outcome]], target: Target) -> str:
     return min(sure, key=lambda name: (stats.forwards(rows[name]).value, name))
 
 
-def _build(lab: Lab, found: Sequence[Cells]) -> Report:
+def _build(lab: Lab, all_cells: Sequence[Cells]) -> Report:
     target = Target.of(lab.settings)
-    chosen = {cells.model: choose(cells.rows, target) for cells in found}
-    notes = [_written(lab, cells, chosen[cells.model], target) for cells in found]
+    chosen = {cells.model: choose(cells.rows, target) for cells in all_cells}
+    notes = [_written(lab, cells, chosen[cells.model], target) for cells in all_cells]
     return Report(
-        tables=flat([_tables(cells, chosen[cells.model], target) for cells in found]),
-        pictures=(_picture(found, chosen, target),),
+        tables=flat([_tables(cells, chosen[cells.model], target) for cells in all_cells]),
+        pictures=(_picture(all_cells, chosen, target),),
         findings=tuple(
             target.finding(
                 f"{short(cells.model)}: {chosen[cells.model]}", cells.rows["Base"], _chosen(cells, chosen)
             )
-            for cells in found
+            for cells in all_cells
         ),
         notes=tuple(notes),
     )
@@ -178,10 +178,10 @@ def _held_out(cells: Cells, target: Target) -> tuple[Table, ...]:
     return (Table(f"calibrate-held-out-{short(cells.model)}", title, header, tuple(rows)),)
 
 
-def _picture(found: Sequence[Cells], chosen: Mapping[str, str], target: Target) -> Picture:
+def _picture(all_cells: Sequence[Cells], chosen: Mapping[str, str], target: Target) -> Picture:
     def draw() -> Figure:
-        figure, axes = drawing.panels(len(found), height=3.4)
-        for panel, cells in zip(axes, found, strict=True):
+        figure, axes = drawing.panels(len(all_cells), height=3.4)
+        for panel, cells in zip(axes, all_cells, strict=True):
             for name in candidates():
                 cost = stats.forwards(cells.rows[name]).value
                 gap = stats.difference(cells.rows["Base"], cells.rows[name])

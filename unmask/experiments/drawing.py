@@ -146,10 +146,10 @@ def bars(
         axes.axvline(0, color="#333333", linewidth=0.8)
 
 
-def points(axes: Axes, found: Mapping[str, tuple[Estimate, Estimate]], *, title: str) -> None:
+def points(axes: Axes, series: Mapping[str, tuple[Estimate, Estimate]], *, title: str) -> None:
     """Draw accuracy over forwards, with intervals in both directions."""
     accuracy_axis(axes)
-    for number, (name, (cost, quality)) in enumerate(found.items()):
+    for number, (name, (cost, quality)) in enumerate(series.items()):
         axes.errorbar(
             cost.value,
             quality.value,
@@ -168,18 +168,18 @@ def points(axes: Axes, found: Mapping[str, tuple[Estimate, Estimate]], *, title:
     axes.set_title(title)
 
 
-def lines(axes: Axes, found: Mapping[str, tuple[Sequence[float], Sequence[float]]], *, title: str) -> None:
+def lines(axes: Axes, series: Mapping[str, tuple[Sequence[float], Sequence[float]]], *, title: str) -> None:
     """Draw a line per name."""
-    for number, (name, (across, up)) in enumerate(found.items()):
+    for number, (name, (across, up)) in enumerate(series.items()):
         axes.plot(across, up, label=name, markersize=4, linewidth=1.4, **look(number))
     axes.set_title(title)
 
 
 def estimates(
-    axes: Axes, found: Mapping[str, tuple[Sequence[float], Sequence[Estimate]]], *, title: str
+    axes: Axes, series: Mapping[str, tuple[Sequence[float], Sequence[Estimate]]], *, title: str
 ) -> None:
     """Draw a line with intervals per name, each a little to the right of the one before."""
-    for number, (name, (across, up)) in enumerate(found.items()):
+    for number, (name, (across, up)) in enumerate(series.items()):
         reaches = [reach(estimate) for estimate in up]
         axes.errorbar(
             [(1 + 0.04 * number) * x for x in across],

@@ -40,9 +40,9 @@ def share(trails: Sequence[Trail], name: str) -> stats.Estimate:
 def _build(lab: Lab, _: Sequence[Cells]) -> Report:
     trails = {key: audited(lab, run) for key, run in audits(lab).items()}
     rows, data, findings = [], [], []
-    for (model, label, task), found in trails.items():
-        forced, empty = share(found, "forced"), share(found, "empty")
-        commits = stats.mean([sum(t.commits) / max(1, len(t.commits)) for t in found])
+    for (model, label, task), samples in trails.items():
+        forced, empty = share(samples, "forced"), share(samples, "empty")
+        commits = stats.mean([sum(t.commits) / max(1, len(t.commits)) for t in samples])
         printed = reported("fallback", model).get(methods.role(task), "")
         rows.append(
             (
@@ -60,7 +60,7 @@ def _build(lab: Lab, _: Sequence[Cells]) -> Report:
                 "model": short(model),
                 "method": label,
                 "task": task,
-                "samples": len(found),
+                "samples": len(samples),
                 "forced_percent": forced.value,
                 "empty_percent": empty.value,
                 "commits_per_step": commits.value,

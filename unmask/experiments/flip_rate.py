@@ -68,9 +68,9 @@ def _build(lab: Lab, _: Sequence[Cells]) -> Report:
         if label == "LESS"
     }
     rows, data, findings = [], [], []
-    for (model, task), found in trails.items():
-        first, last = quarter(found, final=False), quarter(found, final=True)
-        rows.append((short(model), methods.title(task), first.shown(), last.shown(), str(len(found))))
+    for (model, task), samples in trails.items():
+        first, last = quarter(samples, final=False), quarter(samples, final=True)
+        rows.append((short(model), methods.title(task), first.shown(), last.shown(), str(len(samples))))
         data += [
             {
                 "model": short(model),
@@ -79,7 +79,7 @@ def _build(lab: Lab, _: Sequence[Cells]) -> Report:
                 "flip_percent": share.percent,
                 "samples": share.samples,
             }
-            for number, share in enumerate(curve(found))
+            for number, share in enumerate(curve(samples))
         ]
         where = f"{short(model)}, {methods.title(task)}"
         findings.append(
@@ -94,12 +94,12 @@ def _picture(lab: Lab, trails: dict[tuple[str, str], list[Trail]]) -> Picture:
     def draw() -> Figure:
         figure, axes = drawing.panels(len(lab.models))
         for panel, model in zip(axes, lab.models, strict=True):
-            found = {}
+            lines = {}
             for (of, task), mine in trails.items():
                 if of == model:
-                    found[methods.title(task)] = _drawn(curve(mine), min(FEWEST, len(mine)))
+                    lines[methods.title(task)] = _drawn(curve(mine), min(FEWEST, len(mine)))
             panel.axvspan(100 * FINAL, 100, color="#EEEEEE", zorder=0)
-            drawing.lines(panel, found, title=short(model))
+            drawing.lines(panel, lines, title=short(model))
             panel.set_xlim(0, 100)
             panel.set_ylim(bottom=0)
             panel.set_xlabel("share of the executed steps, %")

@@ -52,8 +52,8 @@ def compute_ratios(shape: Shape, length: int, outcome: Outcome) -> list[float]:
 def _build(lab: Lab, cells: Sequence[Cells]) -> Report:
     ratios, rows, data, findings = {}, [], [], []
     shapes = {model: model_shape(model) for model in lab.models}
-    found = {(one.model, int(label)): outcomes for one in cells for label, outcomes in one.rows.items()}
-    for (model, length), outcomes in found.items():
+    by_length = {(one.model, int(label)): outcomes for one in cells for label, outcomes in one.rows.items()}
+    for (model, length), outcomes in by_length.items():
         [outcome] = outcomes.values()
         ratios[model, length] = mine = compute_ratios(shapes[model], length, outcome)
         speedups, forwards = [1 / ratio for ratio in mine], [float(r.forwards) for r in outcome.records]

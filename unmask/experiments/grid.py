@@ -50,10 +50,10 @@ def declare(
 
 def collect(outcomes: Mapping[RunKey, Outcome]) -> list[Cells]:
     """Sort outcomes into a Cells per model."""
-    found: dict[str, dict[str, dict[str, Outcome]]] = {}
+    by_model: dict[str, dict[str, dict[str, Outcome]]] = {}
     for (model, label, task), outcome in outcomes.items():
-        found.setdefault(model, {}).setdefault(label, {})[task] = outcome
-    return [Cells(model, rows) for model, rows in found.items()]
+        by_model.setdefault(model, {}).setdefault(label, {})[task] = outcome
+    return [Cells(model, rows) for model, rows in by_model.items()]
 
 
 def table(cells: Cells, name: str, title: str, *, against: str | None = None) -> Table:

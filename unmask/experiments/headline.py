@@ -31,11 +31,11 @@ ABOUT = (
 
 
 def _build(lab: Lab, cells: Sequence[Cells]) -> Report:
-    found = [_with_full_base(one) for one in cells]
+    all_cells = [_with_full_base(one) for one in cells]
     return Report(
-        tables=flat([_tables(one) for one in found]),
-        pictures=(_picture(found),),
-        findings=flat([_findings(one) for one in found]),
+        tables=flat([_tables(one) for one in all_cells]),
+        pictures=(_picture(all_cells),),
+        findings=flat([_findings(one) for one in all_cells]),
     )
 
 
@@ -76,10 +76,10 @@ def _savings(cells: Cells) -> Table:
     return Table(name, title, header, tuple(rows), tuple(numbers(cells)))
 
 
-def _picture(found: Sequence[Cells]) -> Picture:
+def _picture(all_cells: Sequence[Cells]) -> Picture:
     def draw() -> Figure:
-        figure, axes = drawing.panels(len(found), height=3.8)
-        for panel, cells in zip(axes, found, strict=True):
+        figure, axes = drawing.panels(len(all_cells), height=3.8)
+        for panel, cells in zip(axes, all_cells, strict=True):
             values = {
                 label: (stats.forwards(outcomes), stats.accuracy(outcomes))
                 for label, outcomes in cells.rows.items()

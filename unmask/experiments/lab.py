@@ -97,8 +97,8 @@ class Lab:
 
     def tasks(self, model: str, only: Sequence[str] | None = None) -> list[str]:
         """Return the tasks of a model, or only those of the given categories."""
-        usual = [f"mini-{role}" for role in methods.ROLES] if model in SHIPPED else methods.PAPER_TASKS
-        chosen = self.settings.tasks or usual
+        default = [f"mini-{role}" for role in methods.ROLES] if model in SHIPPED else methods.PAPER_TASKS
+        chosen = self.settings.tasks or default
         return [task for task in chosen if only is None or methods.category(task) in only]
 
     def family(self, model: str) -> str:
@@ -111,12 +111,12 @@ class Lab:
         self, model: str, task: str, sampler: Sampler, *, length: int | None = None, **settings: Any
     ) -> Run:
         """Return a run with the task's length and stop strings. Settings go to its GenerationConfig."""
-        asked = get_task(task)
-        tokens = length or asked.max_new_tokens
+        benchmark = get_task(task)
+        tokens = length or benchmark.max_new_tokens
         block = self.settings.block_length
         if isinstance(block, int):
             block = min(block, tokens)
-        chosen = {"max_new_tokens": tokens, "block_length": block, "stop": asked.stop, **settings}
+        chosen = {"max_new_tokens": tokens, "block_length": block, "stop": benchmark.stop, **settings}
         if "cache" not in settings:
             chosen |= {"cache": self.settings.cache, "refresh_every": self.settings.refresh_every}
         return Run(model=model, task=task, sampler=sampler, config=GenerationConfig(**chosen))
@@ -131,10 +131,10 @@ class Lab:
         """Return a task's share of the limit."""
         if self.settings.limit is None:
             return None
-        usual = (
+        default = (
             [f"mini-{role}" for role in methods.ROLES] if task.startswith("mini-") else methods.PAPER_TASKS
         )
-        tasks = list(self.settings.tasks or usual)
+        tasks = list(self.settings.tasks or default)
         whole, rest = divmod(self.settings.limit, len(tasks))
         return max(1, whole + (tasks.index(task) < rest))
 
@@ -148,9 +148,9 @@ class Lab:
 
     def results(self, runs: Iterable[Run], watch: Watch | None = None) -> dict[Run, Outcome]:
         """Return the outcomes of runs. Read the kept ones, make the others."""
-        wanted = sorted(dict.fromkeys(runs), key=lambda run: self.models.index(run.model))
+        chosen = sorted(dict.fromkeys(runs), key=lambda run: self.models.index(run.model))
         done = self._done
-        for run in wanted:
+        for run in chosen:
             kept = done.get(run) or self._kept(run)
             if kept is not None:
                 done[run] = kept
@@ -159,17 +159,17 @@ class Lab:
             def progress(state: Progress) -> None:
                 pool.check()
                 if watch is not None:
-                    watch(sum(one in done for one in wanted), len(wanted), run, state)
+                    watch(sum(one in done for one in chosen), len(chosen), run, state)
 
             return self._make(run, progress, pool)
 
-        left = [run for run in wanted if run not in done]
+        left = [run for run in chosen if run not in done]
         for name, group in groupby(left, key=lambda run: run.model):
-            self._refuse_missing(self._key(left[0]), len(left), len(wanted))
+            self._refuse_missing(self._key(left[0]), len(left), len(chosen))
             pool: DevicePool[Run, Outcome] = DevicePool(make, self._workers(name))
             for run, outcome in pool.map(list(group)):
                 done[run] = outcome
-        return {run: done[run] for run in wanted}
+        return {run: done[run] for run in chosen}
 
     def result(self, run: Run, progress: Callable[[Progress], None] | None = None) -> Outcome:
         """Return the outcome of one run."""
@@ -234,8 +234,12 @@ class Lab:
         kept = self.store.read(*key)
         if kept is None:
             self._refuse_missing(key)
-            found = {"settings": settings, "fingerprint": self._loaded(model).fingerprint, "value": measure()}
-            self.store.keep(found, *key)
+            record = {
+                "settings": settings,
+                "fingerprint": self._loaded(model).fingerprint,
+                "value": measure(),
+            }
+            self.store.keep(record, *key)
             kept = self.store.read(*key)
         self._check(model, kept["fingerprint"], key)
         return kept["value"]
@@ -248,17 +252,17 @@ class Lab:
             self._models[name] = Loaded(model, fingerprint(model))
         return self._models[name]
 
-    def _check(self, model: str, found: str, key: Sequence[str]) -> None:
+    def _check(self, model: str, fingerprint: str, key: Sequence[str]) -> None:
         """Raise if a record is of other weights than the model has now."""
-        if not self.settings.records_only and self._loaded(model).fingerprint != found:
+        if not self.settings.records_only and self._loaded(model).fingerprint != fingerprint:
             raise ValueError(
                 f"{'/'.join(key)} in {self.settings.out} is of other weights or another dtype than {model} "
                 "has now; choose another --out, or use --records-only"
             )
 
-    def _refuse_missing(self, key: Sequence[str], missing: int = 1, wanted: int = 1) -> None:
+    def _refuse_missing(self, key: Sequence[str], missing: int = 1, total: int = 1) -> None:
         if self.settings.records_only:
-            count = f" and {missing - 1} more of {wanted} runs" if missing > 1 else ""
+            count = f" and {missing - 1} more of {total} runs" if missing > 1 else ""
             raise Missing(
                 f"{self.settings.out} lacks {'/'.join(key)}{count}; leave out --records-only to make it"
             )

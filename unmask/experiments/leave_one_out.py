@@ -21,7 +21,9 @@ Pair = tuple[float, float]
 
 def choose(outcomes: Mapping[Pair, Mapping[Setting, Outcome]], settings: Sequence[Setting]) -> Pair:
     """Return the pair with the fewest steps among those within a point of the best mean accuracy."""
-    accuracy = {pair: 100 * fmean(found[s].accuracy for s in settings) for pair, found in outcomes.items()}
+    accuracy = {
+        pair: 100 * fmean(by_setting[s].accuracy for s in settings) for pair, by_setting in outcomes.items()
+    }
     best = max(accuracy.values())
     good = [pair for pair, value in accuracy.items() if value >= best - TOLERANCE]
     return min(good, key=lambda pair: (fmean(outcomes[pair][s].steps for s in settings), pair))

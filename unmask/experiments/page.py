@@ -69,8 +69,8 @@ def _versions(outcome: Outcome) -> str:
 def _summary(reports: Mapping[Experiment, Report]) -> str:
     findings = [finding for report in reports.values() for finding in report.findings]
     counts = {word: sum(one.verdict == word for one in findings) for word in get_args(Verdict)}
-    told = ", ".join(f"{word}: {count}" for word, count in counts.items())
-    return f"{len(findings)} findings: {told}.\n"
+    verdicts = ", ".join(f"{word}: {count}" for word, count in counts.items())
+    return f"{len(findings)} findings: {verdicts}.\n"
 
 
 def _reading(file: Path) -> list[str]:
@@ -91,8 +91,8 @@ def _glance(lab: Lab, reports: Mapping[Experiment, Report]) -> str:
             if model in models:
                 verdicts.setdefault(statement, {})[model] = f"{finding.verdict} ({finding.numbers})"
         rows += [
-            (experiment.name, statement, *(found.get(model, "") for model in models))
-            for statement, found in verdicts.items()
+            (experiment.name, statement, *(by_model.get(model, "") for model in models))
+            for statement, by_model in verdicts.items()
         ]
     if not rows:
         return ""

@@ -62,11 +62,11 @@ def cost_and_accuracy(outcomes: Mapping[str, Outcome]) -> tuple[float, float]:
     return cost, 100 * stats.macro({task: one.accuracy for task, one in outcomes.items()})
 
 
-def _build(lab: Lab, found: Sequence[Cells]) -> Report:
+def _build(lab: Lab, all_cells: Sequence[Cells]) -> Report:
     return Report(
-        tables=tuple(_table(cells) for cells in found),
-        pictures=(_picture(found),),
-        findings=flat([_findings(cells) for cells in found]),
+        tables=tuple(_table(cells) for cells in all_cells),
+        pictures=(_picture(all_cells),),
+        findings=flat([_findings(cells) for cells in all_cells]),
     )
 
 
@@ -105,10 +105,10 @@ def _findings(cells: Cells) -> Sequence[Finding]:
     return (above(statement, gap, -1.0),)
 
 
-def _picture(found: Sequence[Cells]) -> Picture:
+def _picture(all_cells: Sequence[Cells]) -> Picture:
     def draw() -> Figure:
-        figure, axes = drawing.panels(len(found), height=3.6)
-        for panel, cells in zip(axes, found, strict=True):
+        figure, axes = drawing.panels(len(all_cells), height=3.6)
+        for panel, cells in zip(axes, all_cells, strict=True):
             drawing.accuracy_axis(panel)
             swept = _swept(cells)
             kept = [swept[name] for name in frontier(swept)]

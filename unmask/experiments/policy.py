@@ -13,15 +13,15 @@ from unmask.experiments.report import Finding, below
 
 def _findings(cells: Cells) -> Sequence[Finding]:
     model, (first, run, every) = short(cells.model), POLICIES
-    found = []
+    results = []
     for more, fewer in ((run, first), (every, run), (every, first)):
         gap = stats.difference(cells.rows[fewer], cells.rows[more])
         cost = stats.share(cells.rows[fewer], cells.rows[more], "forwards")
-        found += [
+        results += [
             below(f"{model}: {more} is less accurate than {fewer}", gap),
             below(f"{model}: {more} needs fewer forwards than {fewer}", cost, 100, unit="% of its"),
         ]
-    return (*found, below(f"{model}: {first} is less accurate than full LESS", points(cells, first)))
+    return (*results, below(f"{model}: {first} is less accurate than full LESS", points(cells, first)))
 
 
 EXPERIMENT = ablation(

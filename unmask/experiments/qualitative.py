@@ -29,13 +29,13 @@ def _program(check: str) -> Callable[[str], bool]:
     """Return a judge of programs: the first function of a text must pass the check."""
 
     def judged(text: str) -> bool:
-        found = FUNCTION.search(text)
-        if found is None:
+        match = FUNCTION.search(text)
+        if match is None:
             return False
-        code = find_code(text, found[1])
+        code = find_code(text, match[1])
         # statements at the top level may ask for input: keep only definitions
         kept = _definitions(code)
-        [outcome] = run_jobs([Job(program=kept, checks=(check.format(f=found[1]),))])
+        [outcome] = run_jobs([Job(program=kept, checks=(check.format(f=match[1]),))])
         return outcome.passed
 
     return judged
@@ -44,10 +44,10 @@ def _program(check: str) -> Callable[[str], bool]:
 def _definitions(code: str) -> str:
     """Return the code without statements at the top level."""
     lines = code.splitlines()
-    wanted = [
+    lines = [
         line for line in lines if not line.strip() or line.startswith((" ", "\t", "def ", "import ", "from "))
     ]
-    return "\n".join(wanted) + "\n"
+    return "\n".join(lines) + "\n"
 
 
 PROMPTS: dict[str, tuple[str, Callable[[str], bool]]] = {  # the paper's, each with a judge
@@ -84,10 +84,10 @@ class Question:
 def questions(lab: Lab, model: str) -> list[Question]:
     """Return the paper's four prompts and, for a shipped model, one of each of its tasks."""
     tasks = lab.tasks(model)
-    asked = [Question(name, text, tasks[0], check) for name, (text, check) in PROMPTS.items()]
+    prompts = [Question(name, text, tasks[0], check) for name, (text, check) in PROMPTS.items()]
     if model in SHIPPED:
-        asked += [_own(lab, task) for task in tasks]
-    return asked
+        prompts += [_own(lab, task) for task in tasks]
+    return prompts
 
 
 def _own(lab: Lab, name: str) -> Question:
@@ -100,17 +100,17 @@ def _answers(lab: Lab, model: str, question: Question) -> dict[str, dict[str, An
     config = lab.run(model, question.task, SAMPLERS["less"], **SAMPLING).config
 
     def make() -> dict[str, dict[str, Any]]:
-        found = {}
+        answers = {}
         for label, sampler in methods.paper_methods(lab.family(model), question.task).items():
             chat = [{"role": "user", "content": question.prompt}]
             [answer] = generate(lab.model(model), [chat], sampler, config)
-            found[label] = {
+            answers[label] = {
                 "text": answer.text,
                 "steps": answer.steps,
                 "seconds": answer.seconds,
                 "correct": question.judge(answer.text),
             }
-        return found
+        return answers
 
     settings = {"name": question.name, "prompt": question.prompt, "config": plain(config)}
     answers: dict[str, dict[str, Any]] = lab.measurement(model, "qualitative", settings, make)

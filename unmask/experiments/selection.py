@@ -54,12 +54,12 @@ def _declare(lab: Lab) -> dict[RunKey, Run]:
     }
 
 
-def _build(lab: Lab, found: Sequence[Cells]) -> Report:
+def _build(lab: Lab, all_cells: Sequence[Cells]) -> Report:
     checks = {model: _independence(lab, model) for model in lab.models}
     return Report(
-        tables=(*flat([_tables(cells) for cells in found]), _check_table(checks)),
-        pictures=(ablation.picture("selection", found, ARGMAX),),
-        findings=flat([_findings(cells) for cells in found]),
+        tables=(*flat([_tables(cells) for cells in all_cells]), _check_table(checks)),
+        pictures=(ablation.picture("selection", all_cells, ARGMAX),),
+        findings=flat([_findings(cells) for cells in all_cells]),
     )
 
 

@@ -54,15 +54,15 @@ def watch(
     model: TextModel, samples: Sequence[Sample], base: Base, config: GenerationConfig, *, batch_size: int
 ) -> list[dict[str, float]]:
     """Return the sums per sample, in the order of the batches."""
-    found: list[Sight] = []
+    totals: list[Sight] = []
     for batch in make_batches(encode(model, samples, config.new_tokens(model.info)), batch_size):
         run = prepare(model, [one.ids for one in batch.samples], Shadowed(base), config)
         sights = [Sight() for _ in batch.samples]
         for step in run.steps:
             if not step.leftover:
                 _add(sights, step)
-        found += sights
-    return [asdict(sight) for sight in found]
+        totals += sights
+    return [asdict(sight) for sight in totals]
 
 
 def _add(sights: Sequence[Sight], step: Step) -> None:

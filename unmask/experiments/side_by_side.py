@@ -32,8 +32,8 @@ def side_by_side(cells: Cells, name: str, *, rows: Mapping[str, str]) -> tuple[T
 
 
 def _printed(row: Mapping[str, list[float]], task: str) -> str:
-    found = row.get(methods.role(task))
-    return "" if found is None else f"{found[0]:.1f} / {found[1]:.1f}"
+    figures = row.get(methods.role(task))
+    return "" if figures is None else f"{figures[0]:.1f} / {figures[1]:.1f}"
 
 
 def _measured(cells: Cells, label: str, task: str) -> str:

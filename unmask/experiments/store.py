@@ -151,8 +151,8 @@ def _tar(files: Mapping[str, bytes]) -> bytes:
 
 def _untar(archive: bytes) -> dict[str, bytes]:
     with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
-        found = ((entry.name, tar.extractfile(entry)) for entry in tar)
-        return {name: file.read() for name, file in found if file is not None}
+        members = ((entry.name, tar.extractfile(entry)) for entry in tar)
+        return {name: file.read() for name, file in members if file is not None}
 
 
 def _remove(files: Iterable[Path], root: Path) -> None:

@@ -61,7 +61,7 @@ def _synchronize(model: TextModel) -> None:
 
 
 def _measured(lab: Lab, model: str) -> dict[str, dict[str, Any]]:
-    found = {}
+    measured = {}
     for label, run in _declare(lab, model).items():
         samples = lab.samples(run.task, SAMPLES)
         settings = {
@@ -76,15 +76,15 @@ def _measured(lab: Lab, model: str) -> dict[str, dict[str, Any]]:
             times = measure(loaded, [sample.prompt for sample in samples], run)
             return {**times, "device": device_name(loaded), "threads": torch.get_num_threads()}
 
-        found[label] = lab.measurement(model, "wallclock", settings, make)
-    return found
+        measured[label] = lab.measurement(model, "wallclock", settings, make)
+    return measured
 
 
 def _build(lab: Lab, _: Sequence[Cells]) -> Report:
-    found = {model: _measured(lab, model) for model in lab.models}
+    by_model = {model: _measured(lab, model) for model in lab.models}
     return Report(
-        tables=tuple(_table(model, times) for model, times in found.items()),
-        pictures=(_picture(found),),
+        tables=tuple(_table(model, times) for model, times in by_model.items()),
+        pictures=(_picture(by_model),),
         findings=flat(
             [
                 [
@@ -96,15 +96,15 @@ def _build(lab: Lab, _: Sequence[Cells]) -> Report:
                     )
                     for base in ("Base", STOPPED)
                 ]
-                for model, times in found.items()
+                for model, times in by_model.items()
             ]
         ),
     )
 
 
-def _table(model: str, found: Mapping[str, Mapping[str, Any]]) -> Table:
+def _table(model: str, by_label: Mapping[str, Mapping[str, Any]]) -> Table:
     rows, data, paper = [], [], reported("wallclock", model)
-    for label, times in found.items():
+    for label, times in by_label.items():
         seconds: list[float] = times["seconds"]
         deviation = stdev(seconds) if len(seconds) > 1 else 0.0
         printed = paper.get(label)
@@ -112,7 +112,7 @@ def _table(model: str, found: Mapping[str, Mapping[str, Any]]) -> Table:
             (
                 label,
                 f"{fmean(seconds):.3g} ± {deviation:.2g}",
-                stats.ratio(found["Base"]["seconds"], seconds).shown(2),
+                stats.ratio(by_label["Base"]["seconds"], seconds).shown(2),
                 f"{fmean(times['steps']):.1f}",
                 "" if printed is None else f"{printed[0]} ± {printed[1]}",
             )
@@ -121,16 +121,16 @@ def _table(model: str, found: Mapping[str, Mapping[str, Any]]) -> Table:
             data.append(
                 {"model": short(model), "method": label, "place": number, "seconds": second, "steps": steps}
             )
-    first = next(iter(found.values()))
+    first = next(iter(by_label.values()))
     title = f"{short(model)}, one sample at a time on {first['device']}, {first['threads']} CPU threads"
     header = ("method", "seconds per sample ± deviation", "speed-up against Base", "steps", "paper, s")
     return Table(f"wallclock-{short(model)}", title, header, tuple(rows), tuple(data))
 
 
-def _picture(found: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> Picture:
+def _picture(by_model: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> Picture:
     def draw() -> Figure:
-        figure, axes = drawing.panels(len(found), width=4.8, height=2.6)
-        for panel, (model, times) in zip(axes, found.items(), strict=True):
+        figure, axes = drawing.panels(len(by_model), width=4.8, height=2.6)
+        for panel, (model, times) in zip(axes, by_model.items(), strict=True):
             values = {label: stats.mean(one["seconds"]) for label, one in times.items()}
             drawing.bars(panel, values, label="seconds per sample", title=short(model))
         return figure

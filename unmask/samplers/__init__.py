@@ -1,4 +1,4 @@
-"""Every sampler by name. `make_sampler(name, **fields)` is a preset with some fields changed."""
+"""All samplers by name. `make_sampler(name, **fields)` returns a preset with some fields changed."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ SAMPLERS: dict[str, Sampler] = {
 
 
 def make_sampler(name: str, **changes: Any) -> Sampler:
-    """The sampler called `name`, with the given fields changed."""
+    """Return the preset called `name`, with some fields changed."""
     one_of("sampler", name, sorted(SAMPLERS))
     preset: Any = SAMPLERS[name]
     check_fields(name, preset, changes)
@@ -48,7 +48,7 @@ def make_sampler(name: str, **changes: Any) -> Sampler:
 
 
 def check_fields(name: str, preset: Any, changes: Mapping[str, Any]) -> None:
-    """Refuse fields that the sampler called `name` does not have."""
+    """Raise if the sampler called `name` lacks one of the fields."""
     own = [field.name for field in fields(preset)]
     for field, value in changes.items():
         known_field(field, value, own, f"the sampler {name!r}")

@@ -1,4 +1,4 @@
-"""Base: the fixed-budget samplers of LLaDA and Dream. The schedule says how many, the order says which."""
+"""Base: the fixed-budget samplers of LLaDA and Dream. The schedule sets how many, the order which."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ Order = Literal["confidence", "margin", "entropy", "random", "origin"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Base:
-    """Commit the quota of best positions.
+    """Commit the best positions, as many as the schedule's quota.
 
     LLaDA's `low_confidence` and Dream's `maskgit_plus` are order="confidence", Dream's `topk_margin` is
-    "margin"; "origin" frees every position with the schedule's chance.
+    "margin"; "origin" commits each position with the probability that the schedule sets.
     """
 
     order: Order = "confidence"
@@ -31,7 +31,7 @@ class Base:
     temperature: float = 0.0  # Dream scores the distribution after temperature, top-p and top-k
     top_p: float = 1.0
     top_k: int = 0
-    # positions that would take these rank last: LLaDA's confidence_eos_eot_inf
+    # positions that would take one of these tokens rank last: LLaDA's confidence_eos_eot_inf
     demoted_ids: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
@@ -49,19 +49,19 @@ class Base:
         return Needs(noise=self.order in ("random", "origin") or self.order_temperature > 0)
 
     def decide(self, obs: Observation) -> Decision:
-        nobody = torch.zeros_like(obs.seen, dtype=torch.bool)
+        no_rows = torch.zeros_like(obs.seen, dtype=torch.bool)
         if self.order == "origin":
             commit = obs.active & (random(obs) < obs.rate[:, None])
-            return Decision(commit, commit, nobody)
+            return Decision(commit, commit, no_rows)
         score = self.score(obs)
         ranked = score
         if self.order_temperature > 0:  # Gumbel top-n = n draws without replacement
             ranked = score / self.order_temperature - (-random(obs).log()).log()
         commit = policies.best(ranked, obs.active, obs.quota)
-        return Decision(commit, commit, nobody, signals={"score": score, self.order: score})
+        return Decision(commit, commit, no_rows, signals={"score": score, self.order: score})
 
     def score(self, obs: Observation) -> Tensor:
-        """How ready each position is, [B, W]."""
+        """Return the score of each position, [B, W]."""
         if self.order == "random":
             return random(obs)
         if self.selection == Selection() and not self.demoted_ids:
@@ -70,20 +70,20 @@ class Base:
         return by_rows(self.score_filtered, obs.now.full_logits, obs.drawn[..., None])
 
     def score_filtered(self, logits: Tensor, drawn: Tensor) -> Tensor:
-        """Scores of the distribution after demoted tokens and filters, [R, V] and [R, 1] -> [R]."""
-        seen = self.selection.filter(ban(logits.float().clone(), self.demoted_ids))
-        return self.scored(summarize(seen[None], 2), drawn.T)[0]
+        """Score the distribution after demoted tokens and filters, [R, V] and [R, 1] -> [R]."""
+        filtered = self.selection.filter(ban(logits.float().clone(), self.demoted_ids))
+        return self.scored(summarize(filtered[None], 2), drawn.T)[0]
 
-    def scored(self, view: Prediction, drawn: Tensor) -> Tensor:
-        """The order's score of a distribution, [B, W]."""
+    def scored(self, prediction: Prediction, drawn: Tensor) -> Tensor:
+        """Return the score of a prediction by this order, [B, W]."""
         if self.order == "margin":
-            return signals.margin(view)
+            return signals.margin(prediction)
         if self.order == "entropy":
-            return -signals.entropy(view)
-        return signals.probability(view, drawn)
+            return -signals.entropy(prediction)
+        return signals.probability(prediction, drawn)
 
 
 def random(obs: Observation) -> Tensor:
-    """The uniform numbers of this step, [B, W]."""
+    """Return the uniform numbers of this step, [B, W]."""
     assert obs.noise is not None, "Needs(noise=True) promises noise"
     return obs.noise

@@ -1,4 +1,4 @@
-"""Entropy-bounded sampling: commit low-entropy positions while the error they can make together stays small.
+"""Entropy-bounded sampling: commit low-entropy positions while a bound on their joint error holds.
 
 EB-Sampler (arXiv:2505.24857): in order of entropy, the longest prefix whose entropies without the largest add
 up to at most the bound, and at least one position.
@@ -32,7 +32,7 @@ class EntropyBound:
         entropy = signals.entropy(obs.now)
         rank = policies.ranks(-entropy.masked_fill(~obs.active, torch.inf), torch.ones_like(obs.active))
         ranked = torch.zeros_like(entropy).scatter(-1, rank, entropy.masked_fill(~obs.active, 0))
-        before = (ranked.cumsum(-1) - ranked).gather(-1, rank)  # the largest, its own, does not count
+        before = (ranked.cumsum(-1) - ranked).gather(-1, rank)  # without its own entropy, the largest so far
         commit = obs.active & (before <= self.bound)
         return Decision(
             commit, commit, torch.zeros_like(obs.seen, dtype=torch.bool), signals={"entropy": entropy}

@@ -11,10 +11,10 @@ from unmask.types import Decision, Needs, Observation
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Factor:
-    """Commit the ranks before the first that misses its bar; the first rank is free."""
+    """Commit the ranks before the first below its threshold; the first rank is always committed."""
 
     factor: float = 1.0
-    last_rank_free: bool = False  # as released: the very last rank is committed even if it misses its bar
+    last_rank_free: bool = False  # as released: commit the last rank even below its threshold
 
     def __post_init__(self) -> None:
         at_least("factor", self.factor, 0)

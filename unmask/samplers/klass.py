@@ -22,11 +22,11 @@ Strategy = Literal["all", "max_conf", "min_kl", "random"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KLASS:
-    """Commit what is sure enough and has hardly moved for `history` steps."""
+    """Commit confident positions whose prediction has hardly changed for `history` steps."""
 
     min_confidence: float = 0.9
     max_kl: float = 0.01
-    history: int = 2  # divergences in a row that must be low
+    history: int = 2  # number of consecutive divergences that must be low
     unmask_strategy: Strategy = "all"
 
     def __post_init__(self) -> None:
@@ -53,7 +53,7 @@ class KLASS:
             fallback = policies.best(confidence, obs.active, 1)
         forced = ~ready.any(-1)
         commit = torch.where(forced[:, None], fallback, self.choose(ready, confidence, kl, obs))
-        # committed tokens are always greedy: temperature moves positions only in the released code
+        # commit the argmax: in the released code, temperature affects only which positions commit
         return Decision(
             commit,
             ready,
@@ -64,13 +64,13 @@ class KLASS:
         )
 
     def recent(self, kl: Tensor, carry: Tensor | None) -> Tensor:
-        """The last `history` divergences, newest first, [B, W, history]."""
+        """Return the last `history` divergences, newest first, [B, W, history]."""
         if carry is None:
             carry = torch.full_like(kl, torch.inf)[..., None].expand(*kl.shape, self.history - 1)
         return torch.cat([kl[..., None], carry], dim=-1)
 
     def choose(self, ready: Tensor, confidence: Tensor, kl: Tensor, obs: Observation) -> Tensor:
-        """All ready positions, or the one that the strategy names, [B, W]."""
+        """Return all ready positions, or the one that the strategy picks, [B, W]."""
         if self.unmask_strategy == "all":
             return ready
         if self.unmask_strategy == "max_conf":

@@ -1,7 +1,7 @@
 """LESS: commit when confidence, persistence and top-K JSD agree (arXiv:2606.16908).
 
-`less` reads the paper's equations exactly. `less-paper` is Algorithm 1 to the letter: one commit per step, up
-to two skipped steps before the fallback. docs/fidelity.md says how they differ from `less-released`, and why.
+`less` follows the paper's equations. `less-paper` is Algorithm 1 to the letter: one commit per step, up to
+two skipped steps before the fallback. docs/fidelity.md says how they differ from `less-released`, and why.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class LESS:
     patience: int = 0  # skipped steps before the fallback; 2 in less-paper
     policy: Policy = "run"  # full sequence: one frontier position, the run from the frontier, all eligible
     block_policy: Policy = "all"  # the same inside a block
-    exact: bool = True  # true masses on the union of both top-K sets; False: each its own top-K, as released
+    exact: bool = True  # true masses on the union of both top-K sets; False: zero-filled, as released
 
     def __post_init__(self) -> None:
         probability("min_confidence", self.min_confidence)
@@ -75,7 +75,7 @@ class LESS:
         return Decision(commit, eligible, forced, waits, signals=seen)
 
     def choose(self, eligible: Tensor, obs: Observation) -> Tensor:
-        """The eligible positions that the policy commits, [B, W]."""
+        """Return the eligible positions that the policy commits, [B, W]."""
         policy = self.block_policy if obs.blockwise else self.policy
         if policy == "all":
             return eligible
@@ -83,7 +83,7 @@ class LESS:
         return first | policies.frontier_run(eligible, obs.active) if policy == "run" else first
 
     def fallback(self, confidence: Tensor, obs: Observation) -> Tensor:
-        """The forced action: the frontier, or the fixed schedule's share of a block, [B, W]."""
+        """Return the forced commits: the frontier, or the fixed schedule's quota of a block, [B, W]."""
         if obs.blockwise:
             return policies.best(confidence, obs.active, obs.quota.clamp(min=1))
         return policies.frontier(obs.active)

@@ -1,7 +1,8 @@
 """LESS as its authors released it: the Dream form on a full sequence, the LLaDA form inside a block.
 
-It asks for P *earlier* equal winners, lets each side of the JSD know only its own top-K, is stricter with the
-end token, commits whole runs from the frontier and never skips a step: docs/fidelity.md has all differences.
+It needs P *earlier* equal winners, computes the JSD with only its own top-K on each side, is stricter with
+the end token, commits whole runs from the frontier and never skips a step. docs/fidelity.md lists all
+differences.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ FIRST_DRIFT = 1.0  # stands for "no earlier step"; a threshold of 1 lets it pass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LESSReleased:
-    """The released rule, with its bars for the end token."""
+    """The released rule, with its own thresholds for the end token."""
 
     min_confidence: float = 0.75
     max_jsd: float = 0.040
     persistence: int = 2  # earlier observations that must agree
     top_k: int = 8
     lookahead: int = 16
-    patience: int = 2  # look-ahead commits in a row before the frontier is forced
+    patience: int = 2  # consecutive look-ahead commits before the frontier is forced
     end_floor: float = 0.55  # the end token needs max(end_floor, end_bar - end_slope * progress)
     end_bar: float = 0.9
     end_slope: float = 0.1
@@ -54,26 +55,26 @@ class LESSReleased:
         drift = signals.topk_jsd(obs, top_k=self.top_k, exact=False)
         drift = drift.masked_fill(drift.isinf(), FIRST_DRIFT)
         accepted = obs.active & persists & (confidence >= self.min_confidence) & (drift <= self.max_jsd)
-        seen = {"confidence": confidence, "persistence": persists, "jsd": drift}
+        named = {"confidence": confidence, "persistence": persists, "jsd": drift}
         if obs.blockwise:
             forced = ~accepted.any(-1)
             fallback = policies.best(confidence, obs.active, obs.quota.clamp(min=1))
-            return Decision(torch.where(forced[:, None], fallback, accepted), accepted, forced, signals=seen)
+            return Decision(torch.where(forced[:, None], fallback, accepted), accepted, forced, signals=named)
         accepted = accepted & self.end_allowed(obs, confidence, drift)
         commit, forced, waits = self.full_sequence(obs, accepted, confidence)
         tokens = torch.where(forced[:, None], obs.now.top1, obs.drawn)
-        return Decision(commit, accepted, forced, waits, tokens, seen)
+        return Decision(commit, accepted, forced, waits, tokens, named)
 
     def end_allowed(self, obs: Observation, confidence: Tensor, drift: Tensor) -> Tensor:
-        """False where the winner is an end token that does not pass its stricter bars, [B, W]."""
+        """Return False where the winner is an end token below its stricter thresholds, [B, W]."""
         is_end = is_any(obs.now.top1, obs.eos_ids)
-        bar = (self.end_bar - self.end_slope * obs.progress).clamp(min=self.end_floor)
-        return ~is_end | ((confidence >= bar[:, None]) & (drift <= self.end_jsd_factor * self.max_jsd))
+        threshold = (self.end_bar - self.end_slope * obs.progress).clamp(min=self.end_floor)
+        return ~is_end | ((confidence >= threshold[:, None]) & (drift <= self.end_jsd_factor * self.max_jsd))
 
     def full_sequence(
         self, obs: Observation, accepted: Tensor, confidence: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Commit [B, W], forced [B] and look-ahead commits in a row [B] of the Dream form."""
+        """Return commit [B, W], forced [B] and the consecutive look-ahead commits [B] of the Dream form."""
         waits = torch.zeros_like(obs.seen) if obs.carry is None else obs.carry
         frontier = policies.frontier(obs.active)
         run = policies.frontier_run(accepted, obs.active)

@@ -1,4 +1,4 @@
-"""Presets in files: a sampler's name and the fields that differ, as calibration finds them."""
+"""Preset files: a sampler's name and the fields that calibration changed."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ ENDING = ".json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preset:
-    """What a preset file holds."""
+    """The content of a preset file."""
 
     sampler: str  # a name that make_sampler knows
     fields: Mapping[str, Any] = field(default_factory=dict)
     about: str = ""
 
     def build(self) -> Sampler:
-        """The sampler that the preset means."""
+        """Return the sampler."""
         return make_sampler(self.sampler, **self.fields)
 
 
 def find_sampler(name: str) -> Sampler:
-    """The sampler of this name, or of a preset file, which ends in .json.
+    """Return the sampler of this name, or of a preset file if the name ends in .json.
 
-    `make_sampler` opens no files: names that come over a network go there.
+    For names from a network, use `make_sampler`, which opens no files.
     """
     return read_preset(Path(name)).build() if name.endswith(ENDING) else make_sampler(name)
 
 
 def read_preset(path: Path) -> Preset:
-    """The preset in a file."""
+    """Read a preset from a file."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(content, dict):
@@ -46,15 +46,16 @@ def read_preset(path: Path) -> Preset:
         raise ValueError(f"{path} does not exist; name a preset file or a sampler") from None
     except (ValueError, TypeError) as error:
         raise ValueError(
-            f'{path} is no preset ({error}); it holds {{"sampler": NAME, "fields": {{...}}, "about": TEXT}}'
+            f"{path} is not a preset ({error}); "
+            'it must hold {"sampler": NAME, "fields": {...}, "about": TEXT}'
         ) from None
     if not isinstance(preset.sampler, str) or not isinstance(preset.fields, dict):
-        raise ValueError(f"{path} is no preset; sampler must be a name and fields an object")
+        raise ValueError(f"{path} is not a preset; sampler must be a name and fields an object")
     return preset
 
 
 def write_preset(path: Path, preset: Preset) -> None:
     """Write a preset to a file."""
-    preset.build()  # what cannot be built is not written
+    preset.build()  # raise before writing a preset that cannot be built
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(asdict(preset), indent=2) + "\n", encoding="utf-8")

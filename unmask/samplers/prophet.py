@@ -1,8 +1,8 @@
 """Prophet: decode everything at once when the top-2 logit gap is wide enough (arXiv:2508.19982).
 
 With `answer_start` it is the official LLaDA form: the mean gap over a fixed answer region, cut at the end of
-the generation. Without, it is the full-sequence form: the mean gap over all masked positions, none of whose
-argmax may have changed in a step.
+the generation. Without, it is the full-sequence form: the mean gap over all masked positions, provided that
+no masked argmax has changed since the last step.
 """
 
 from __future__ import annotations
@@ -51,15 +51,15 @@ class Prophet:
 
     def decide(self, obs: Observation) -> Decision:
         gap, settled = self.answer_gap(obs) if self.answer_start is not None else self.masked_gap(obs)
-        leave = settled & (gap >= self.needed(obs.progress))
-        usual = self.base.decide(obs)
-        commit = torch.where(leave[:, None], obs.masked, usual.commit)
-        tokens = torch.where(leave[:, None], obs.now.top1, obs.drawn)
-        shown = {**usual.signals, "gap": gap[:, None].expand_as(obs.drawn)}
-        return Decision(commit, commit, usual.forced, tokens=tokens, signals=shown)
+        exits = settled & (gap >= self.needed(obs.progress))
+        base = self.base.decide(obs)
+        commit = torch.where(exits[:, None], obs.masked, base.commit)
+        tokens = torch.where(exits[:, None], obs.now.top1, obs.drawn)
+        shown = {**base.signals, "gap": gap[:, None].expand_as(obs.drawn)}
+        return Decision(commit, commit, base.forced, tokens=tokens, signals=shown)
 
     def answer_gap(self, obs: Observation) -> tuple[Tensor, Tensor]:
-        """Mean gap over the answer region, decoded positions included, and "always settled", [B] each."""
+        """Return the mean gap over the answer region, decoded positions included, and True, [B] each."""
         assert self.answer_start is not None
         gaps, end = signals.logit_margin(obs.now), self.answer_start + self.answer_length
         if self.answer_start >= gaps.shape[-1]:
@@ -68,13 +68,13 @@ class Prophet:
         return gaps[:, self.answer_start : end].mean(-1), torch.ones_like(obs.seen, dtype=torch.bool)
 
     def masked_gap(self, obs: Observation) -> tuple[Tensor, Tensor]:
-        """Mean gap over all masked positions, and whether every masked argmax stayed the same, [B] each."""
+        """Return the mean gap over all masked positions, and whether no masked argmax changed, [B] each."""
         gaps = torch.where(obs.masked, signals.logit_margin(obs.now), 0)
         same = signals.persistence(obs, 2) | ~obs.masked
         return gaps.sum(-1) / obs.masked.sum(-1).clamp(min=1), same.all(-1)
 
     def needed(self, progress: Tensor) -> Tensor:
-        """The gap that lets a row leave at this share of its budget, [B]."""
+        """Return the gap that a row needs at this share of its budget, [B]."""
         first, second = (0.33, 0.67) if self.answer_start is not None else (1 / 3, 2 / 3)
         late = torch.where(progress < second, self.mid, torch.full_like(progress, self.late))
         return torch.where(progress < first, torch.full_like(progress, self.early), late)

@@ -1,4 +1,4 @@
-"""Stability signals: pure functions of predictions, [B, W] each. They see the untouched distribution."""
+"""Stability signals: pure functions of predictions, [B, W] each, before temperature and filters."""
 
 from __future__ import annotations
 
@@ -15,35 +15,35 @@ KL_FLOOR = 1e-12  # KLASS adds it inside both logarithms
 
 
 def confidence(prediction: Prediction) -> Tensor:
-    """Probability of the top-1 token (LESS Eq. conf)."""
+    """Return the probability of the top-1 token (LESS Eq. conf)."""
     return (prediction.top_logits[..., 0] - prediction.lse).exp()
 
 
 def probability(prediction: Prediction, tokens: Tensor) -> Tensor:
-    """Probability of the given tokens [B, W]."""
+    """Return the probability of the given tokens [B, W]."""
     return (prediction.full_logits.gather(-1, tokens[..., None])[..., 0] - prediction.lse).exp()
 
 
 def margin(prediction: Prediction) -> Tensor:
-    """Probability of the top-1 token minus that of the top-2 token."""
+    """Return the probability of the top-1 token minus that of the top-2 token."""
     top = prediction.top_probs
     return top[..., 0] - top[..., 1]
 
 
 def logit_margin(prediction: Prediction) -> Tensor:
-    """Logit of the top-1 token minus that of the top-2 token (Prophet's gap)."""
+    """Return the logit of the top-1 token minus that of the top-2 token (Prophet's gap)."""
     return prediction.top_logits[..., 0] - prediction.top_logits[..., 1]
 
 
 def entropy(prediction: Prediction) -> Tensor:
-    """Entropy over the whole vocabulary, in nats."""
+    """Return the entropy over the whole vocabulary, in nats."""
     return by_rows(_entropy, prediction.full_logits)
 
 
 def persistence(obs: Observation, length: int) -> Tensor:
-    """True where the top-1 token was the same in `length` observations, this one included (LESS Eq. persist).
+    """Return whether the top-1 token was the same in the last `length` observations (LESS Eq. persist).
 
-    False with too little history.
+    This observation counts. False with too little history.
     """
     steady = (obs.seen >= length - 1)[:, None].expand_as(obs.active)
     for before in obs.past[: length - 1]:
@@ -52,7 +52,7 @@ def persistence(obs: Observation, length: int) -> Tensor:
 
 
 def topk_jsd(obs: Observation, *, top_k: int, exact: bool) -> Tensor:
-    """Jensen-Shannon divergence between this step and the last one; +inf at the first observation."""
+    """Return the Jensen-Shannon divergence of this step from the last; +inf at the first observation."""
     if not obs.past:
         return torch.full_like(obs.now.lse, torch.inf)
     divergence = jsd(obs.now.top(top_k), obs.past[0].top(top_k), exact=exact)
@@ -60,14 +60,14 @@ def topk_jsd(obs: Observation, *, top_k: int, exact: bool) -> Tensor:
 
 
 def kl_step(obs: Observation) -> Tensor:
-    """KL(now || last step) over the whole vocabulary; +inf at the first observation."""
+    """Return KL(now || last step) over the whole vocabulary; +inf at the first observation."""
     if not obs.past:
         return torch.full_like(obs.now.lse, torch.inf)
     return kl(obs.now, obs.past[0]).masked_fill((obs.seen < 1)[:, None], torch.inf)
 
 
 def jsd(p: Prediction, q: Prediction, *, exact: bool = True) -> Tensor:
-    """Jensen-Shannon divergence on the union of both top-K sets and a residual bin, in [0, ln 2].
+    """Return the Jensen-Shannon divergence on the union of both top-K sets and a residual bin, in [0, ln 2].
 
     exact: both sides keep their true mass on the union, which needs logits of both. Otherwise each side
     knows only its own top-K and counts 0 for the other's candidates, as the released code does.
@@ -87,26 +87,26 @@ def jsd(p: Prediction, q: Prediction, *, exact: bool = True) -> Tensor:
 
 
 def _mass_at(q: Prediction, p: Prediction, same: Tensor) -> Tensor:
-    """Mass that q gave to p's candidates, [B, W, K]; `same` [B, W, K, K] says which of them are q's own."""
+    """Return q's probability of p's candidates, [B, W, K]; `same` [B, W, K, K] marks those that q has too."""
     if q.hidden is None:
         return (q.full_logits.gather(-1, p.top_ids) - q.lse[..., None]).exp()
     own = torch.where(same, q.top_logits[..., None, :], -torch.inf).amax(-1)
-    said = torch.where(same.any(-1), own, q.hidden.logits_of(p.top_ids))
-    # a finite head rules nothing out, so what p rules out was banned, and was so for q
-    said = said.masked_fill(p.top_logits == -torch.inf, -torch.inf)
-    return (said - q.lse[..., None]).exp()
+    logits = torch.where(same.any(-1), own, q.hidden.logits_of(p.top_ids))
+    # only a ban makes a logit -inf, and the ban held for q too, but its head does not know it
+    logits = logits.masked_fill(p.top_logits == -torch.inf, -torch.inf)
+    return (logits - q.lse[..., None]).exp()
 
 
 def kl(p: Prediction, q: Prediction) -> Tensor:
-    """KL(p || q) over the whole vocabulary, in nats, with KL_FLOOR added to every probability in a logarithm.
+    """Return KL(p || q) over the vocabulary, in nats, with KL_FLOOR added to the probabilities in logarithms.
 
-    The floor is KLASS's own. It keeps the divergence finite where q rules a token out.
+    The floor comes from KLASS. It keeps the divergence finite where q gives a token no probability.
     """
     return by_rows(_kl, p.full_logits, q.full_logits)
 
 
 def _entr(mass: Tensor) -> Tensor:
-    """-x ln x, 0 at 0."""
+    """Return -x ln x, with 0 at 0."""
     entr: Tensor = torch.special.entr(mass)
     return entr
 
@@ -123,5 +123,5 @@ def _kl(p_logits: Tensor, q_logits: Tensor) -> Tensor:
 
 
 def _with_residual(mass: Tensor) -> Tensor:
-    """[..., A] -> [..., A + 1]: the mass outside the support as one more bin."""
+    """Append the mass outside the support as one more bin, [..., A] -> [..., A + 1]."""
     return torch.cat([mass, (1 - mass.sum(-1, keepdim=True)).clamp(min=0)], dim=-1)

@@ -1,4 +1,4 @@
-"""Threshold: commit every position that is sure enough, and at least the best one (Fast-dLLM)."""
+"""Threshold: commit every position above a confidence, and at least the best one (Fast-dLLM)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from unmask.types import Decision, Needs, Observation
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Threshold:
-    """Commit every position at least this sure, or else the surest."""
+    """Commit every position with at least this confidence, or else the most confident one."""
 
     min_confidence: float = 0.9
 

@@ -49,7 +49,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Whether all checks passed, and a short reason if not."""
+    """Return whether all checks passed, and a short reason if not."""
 
     passed: bool
     reason: str

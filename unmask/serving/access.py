@@ -51,18 +51,18 @@ class Access:
             log.exception("a request failed", extra={"request_id": request_id})
             if facts["status"] != HUNG_UP:  # a response has already started
                 raise
-            told = as_api_error(error)
-            await JSONResponse(told.body(), status_code=told.status)(scope, receive, send_with_id)
+            api_error = as_api_error(error)
+            await JSONResponse(api_error.body(), status_code=api_error.status)(scope, receive, send_with_id)
         finally:
-            self._tell(scope, facts, request_id, perf_counter() - began)
+            self._report(scope, facts, request_id, perf_counter() - began)
 
-    def _tell(self, scope: Scope, facts: dict[str, Any], request_id: str, seconds: float) -> None:
+    def _report(self, scope: Scope, facts: dict[str, Any], request_id: str, seconds: float) -> None:
         path = _known_path(scope)
         if self._metrics is not None:
             self._metrics.requested(path, facts["status"], seconds)
         if path not in QUIET:
-            told = {"request_id": request_id, "method": scope["method"], "path": path, **facts}
-            log.info("request", extra={**told, "seconds": round(seconds, 6)})
+            fields = {"request_id": request_id, "method": scope["method"], "path": path, **facts}
+            log.info("request", extra={**fields, "seconds": round(seconds, 6)})
 
 
 def _known_path(scope: Scope) -> str:
@@ -72,5 +72,5 @@ def _known_path(scope: Scope) -> str:
 
 
 def _request_id(headers: Headers) -> str:
-    given = headers.get("x-request-id", "")
-    return given if GOOD_ID.fullmatch(given) else uuid4().hex
+    sent = headers.get("x-request-id", "")
+    return sent if GOOD_ID.fullmatch(sent) else uuid4().hex

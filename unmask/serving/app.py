@@ -38,16 +38,16 @@ from unmask.types import Sampler
 
 log = logging.getLogger(__name__)
 Submit = Callable[[], Job]
-Count = Callable[[], Awaitable[bytes]]  # everything that was counted, as Prometheus reads it
+Count = Callable[[], Awaitable[bytes]]  # returns all metrics in the Prometheus format
 
 
 def create_app(
     engine: Engine, settings: Settings, *, count: Count | None = None, answer_id: bool = True
 ) -> FastAPI:
-    """The application before an engine that runs; it neither starts nor ends it.
+    """Return the application for a running engine, which it neither starts nor stops.
 
-    `count` answers /metrics where the engine's own figures are not all; without `answer_id`, request ids are
-    left to a proxy.
+    `count` answers /metrics in place of the engine's own metrics. Without `answer_id`, responses carry no
+    request id; a proxy adds it.
     """
     app = FastAPI(title="unmask", version=__version__, docs_url=None, redoc_url=None)
     metrics = engine.monitor if isinstance(engine.monitor, Metrics) else None
@@ -81,7 +81,7 @@ class Service:
         self._streams = 0
 
     def routes(self) -> APIRouter:
-        """The routes under /v1, which ask for the key."""
+        """Return the routes under /v1, which need the API key."""
         router = APIRouter(prefix="/v1", dependencies=[Depends(self.check_key)])
         chat, completion = _schema(ChatRequest), _schema(CompletionRequest)
         router.add_api_route("/chat/completions", self.chat, methods=["POST"], openapi_extra=chat)
@@ -91,12 +91,12 @@ class Service:
         return router
 
     async def check_key(self, request: Request) -> None:
-        """Refuse who has not got the key."""
+        """Reject requests without a valid API key."""
         key = self._settings.api_key
         if key is None:
             return
-        scheme, _, given = request.headers.get("authorization", "").partition(" ")
-        same = hmac.compare_digest(given.strip().encode(), key.encode())
+        scheme, _, sent = request.headers.get("authorization", "").partition(" ")
+        same = hmac.compare_digest(sent.strip().encode(), key.encode())
         if scheme.lower() != "bearer" or not same:
             raise ApiError(
                 401,
@@ -107,25 +107,25 @@ class Service:
 
     async def chat(self, request: Request) -> Response:
         """Answer a conversation."""
-        asked = parse(ChatRequest, await self._body(request))
-        choice = self._choose(asked)
-        messages = [message.plain() for message in asked.messages]
+        body = parse(ChatRequest, await self._body(request))
+        choice = self._choose(body)
+        messages = [message.plain() for message in body.messages]
         submit = partial(self._engine.submit, messages, choice.sampler, choice.config)
-        return await self._answer(request, asked, choice, submit, messages, chat=True)
+        return await self._answer(request, body, choice, submit, messages, chat=True)
 
     async def complete(self, request: Request) -> Response:
         """Continue a text, or fill its gaps."""
-        asked = parse(CompletionRequest, await self._body(request))
-        choice, prompt = self._choose(asked), asked.single()
+        body = parse(CompletionRequest, await self._body(request))
+        choice, prompt = self._choose(body), body.single()
         submit = partial(self._submit_text, prompt, choice)
-        return await self._answer(request, asked, choice, submit, prompt, chat=False)
+        return await self._answer(request, body, choice, submit, prompt, chat=False)
 
     async def models(self) -> dict[str, Any]:
-        """The one model."""
+        """List the one model."""
         return {"object": "list", "data": [model_card(self._settings, self._created)]}
 
     async def model(self, name: str) -> dict[str, Any]:
-        """The model of this name, with what it can be asked."""
+        """Return the model with its limits and samplers."""
         if name != self._settings.model_name:
             raise ApiError(404, f"the model {name!r} is not here", param="model", code="model_not_found")
         limits, info = self._engine.limits, self._engine.model.info
@@ -144,47 +144,47 @@ class Service:
         return {**model_card(self._settings, self._created), "unmask": facts}
 
     def _samplers(self) -> dict[str, Sampler]:
-        """Every sampler by name; the server's own as it is set up."""
+        """Return all samplers by name, the default one with the server's settings."""
         return {**SAMPLERS, self._settings.sampler_name: self._settings.sampler}
 
-    def _choose(self, asked: Common) -> Choice:
+    def _choose(self, body: Common) -> Choice:
         try:
-            return choose(asked, self._settings)
+            return choose(body, self._settings)
         except ValueError as error:
-            raise explain(error, asked) from None
+            raise explain(error, body) from None
 
-    def _submit_text(self, prompt: str | list[int], choice: Choice, **how: Any) -> Job:
-        """A prompt with a gap in it is filled in; one with escaped gaps only is a plain one."""
+    def _submit_text(self, prompt: str | list[int], choice: Choice, **options: Any) -> Job:
+        """Submit a prompt to be continued or, if it has gaps, to be filled."""
         if isinstance(prompt, str):
             parts = parse_gaps(prompt)
             if any(isinstance(part, Gap) for part in parts):
-                return self._engine.submit_infill(prompt, choice.sampler, choice.config, **how)
+                return self._engine.submit_infill(prompt, choice.sampler, choice.config, **options)
             prompt = "".join(str(part) for part in parts)
-        return self._engine.submit(prompt, choice.sampler, choice.config, **how)
+        return self._engine.submit(prompt, choice.sampler, choice.config, **options)
 
     async def _answer(
         self,
         request: Request,
-        asked: Common,
+        body: Common,
         choice: Choice,
         submit: Callable[..., Job],
         prompt: object,
         *,
         chat: bool,
     ) -> Response:
-        """Decode, and answer at once or in a stream."""
+        """Decode, and send the answer as a whole or as a stream."""
         facts: dict[str, Any] = request.state.facts
-        facts.update(sampler=choice.sampler_name, stream=bool(asked.stream))
+        facts.update(sampler=choice.sampler_name, stream=bool(body.stream))
         if self._settings.log_prompts:
             facts["prompt"] = prompt
-        if asked.stream:
-            return await self._stream(request, asked, choice, submit, chat=chat)
-        job = await self._submit(asked, choice, partial(submit, deadline=asked.deadline))
+        if body.stream:
+            return await self._stream(request, body, choice, submit, chat=chat)
+        job = await self._submit(body, choice, partial(submit, deadline=body.deadline))
         facts["job"] = job.id
         try:
             answer = await wait_for_answer(job, request.receive)
         except Exception as error:
-            raise explain(error, asked, choice.sampler) from error
+            raise explain(error, body, choice.sampler) from error
         if answer is None:
             return Response(status_code=HUNG_UP)
         reply = Reply(job, self._settings.model_name, choice.sampler_name, chat)
@@ -192,7 +192,7 @@ class Service:
         return JSONResponse(reply.whole(answer))
 
     async def _stream(
-        self, request: Request, asked: Common, choice: Choice, submit: Callable[..., Job], *, chat: bool
+        self, request: Request, body: Common, choice: Choice, submit: Callable[..., Job], *, chat: bool
     ) -> Response:
         if self._streams >= self._settings.max_streams:
             raise ApiError(
@@ -203,25 +203,25 @@ class Service:
             )
         self._streams += 1
         try:
-            candidates = asked.draft_candidates or 0
-            how = {"deadline": asked.deadline, "candidates": candidates}
-            job = await self._submit(asked, choice, partial(submit, **how))
+            candidates = body.draft_candidates or 0
+            options = {"deadline": body.deadline, "candidates": candidates}
+            job = await self._submit(body, choice, partial(submit, **options))
         except BaseException:
             self._streams -= 1
             raise
         request.state.facts["job"] = job.id
-        body = events(
+        stream = events(
             job,
             Reply(job, self._settings.model_name, choice.sampler_name, chat),
-            self._drafts(job) if asked.drafts else None,
-            usage=asked.stream_options is not None and asked.stream_options.include_usage,
+            self._drafts(job) if body.drafts else None,
+            usage=body.stream_options is not None and body.stream_options.include_usage,
             heartbeat=self._settings.heartbeat,
-            explain=partial(explain, asked=asked, sampler=choice.sampler),
+            explain=partial(explain, request=body, sampler=choice.sampler),
         )
-        return EventStream(job, body, partial(self._release, request.state.facts, job))
+        return EventStream(job, stream, partial(self._release, request.state.facts, job))
 
     def _release(self, facts: dict[str, Any], job: Job) -> None:
-        """A stream is over, in one way or another."""
+        """Free the place of a stream that has ended, and log how it ended."""
         self._streams -= 1
         if job.future.cancelled():
             facts["hung_up"] = True
@@ -234,22 +234,22 @@ class Service:
         model = self._engine.model
         return Drafts(job.request, tokenizer_of(model), model.info.eos_ids)
 
-    async def _submit(self, asked: Common, choice: Choice, submit: Submit) -> Job:
-        """Hand a request to the engine; a thread encodes it, or a long prompt would hold up everybody."""
+    async def _submit(self, body: Common, choice: Choice, submit: Submit) -> Job:
+        """Submit a request in a thread, because encoding a long prompt would block other requests."""
         try:
             return await asyncio.to_thread(submit)
         except Exception as error:
-            raise explain(error, asked, choice.sampler) from error
+            raise explain(error, body, choice.sampler) from error
 
     def _note(self, facts: dict[str, Any], job: Job, answer: Answer) -> None:
-        """What the log line says of an answer."""
+        """Add the cost of an answer to the log line."""
         facts.update(usage(job, answer), steps=answer.steps, forwards=answer.forwards)
         facts.update(queue_seconds=round(job.queue_seconds, 6))
         if self._settings.log_prompts:
             facts["text"] = answer.text
 
     async def _body(self, request: Request) -> dict[str, Any]:
-        """The body as JSON, if it comes soon and is not too long."""
+        """Read the body as JSON; raise if it is late or too long."""
         try:
             raw = await asyncio.wait_for(self._read(request), self._settings.body_seconds)
         except asyncio.TimeoutError:
@@ -268,24 +268,24 @@ class Service:
 
 
 def _open_routes(engine: Engine, metrics: Metrics | None, count: Count | None) -> APIRouter:
-    """The routes that ask for no key."""
+    """Return the routes that need no key."""
     router = APIRouter()
 
     @router.get("/healthz")
     async def healthz() -> dict[str, str]:
-        """Whether the server answers."""
+        """Answer ok while the server runs."""
         return {"status": "ok"}
 
     @router.get("/readyz")
     async def readyz() -> Response:
-        """Whether it takes requests."""
+        """Answer 200 if the engine accepts requests, else 503."""
         ready = engine.is_ready
         state = {"status": "ready" if ready else "closing"}
         return JSONResponse(state, status_code=200 if ready else 503)
 
     @router.get("/metrics")
     async def show_metrics() -> Response:
-        """Everything that was counted."""
+        """Return all metrics."""
         if metrics is None:
             raise ApiError(404, "this engine has no metrics; give it Metrics() as its monitor")
         page = metrics.page() if count is None else await count()
@@ -295,14 +295,14 @@ def _open_routes(engine: Engine, metrics: Metrics | None, count: Count | None) -
 
 
 def _schema(kind: type[Common]) -> dict[str, Any]:
-    """The body that a route takes, for /openapi.json."""
+    """Return the schema of a route's body for /openapi.json."""
     schema = kind.model_json_schema()
     inlined = _inline(schema, schema.pop("$defs", {}))
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": inlined}}}}
 
 
 def _inline(schema: Any, definitions: dict[str, Any]) -> Any:
-    """A schema with its definitions where they are used."""
+    """Replace every reference in a schema by its definition."""
     if isinstance(schema, list):
         return [_inline(part, definitions) for part in schema]
     if not isinstance(schema, dict):
@@ -313,16 +313,16 @@ def _inline(schema: Any, definitions: dict[str, Any]) -> Any:
 
 
 async def _answer_error(request: Request, error: Exception) -> Response:
-    told = as_api_error(error)
-    request.state.facts["error"] = told.message
+    api_error = as_api_error(error)
+    request.state.facts["error"] = api_error.message
     cause = error.__cause__
-    if told.status == 500 and not isinstance(cause, RequestFailed):  # the engine has logged its own
+    if api_error.status == 500 and not isinstance(cause, RequestFailed):  # the engine logs its own errors
         log.error("a request failed", exc_info=cause, extra={"request_id": request.state.request_id})
-    return JSONResponse(told.body(), status_code=told.status, headers=told.headers)
+    return JSONResponse(api_error.body(), status_code=api_error.status, headers=api_error.headers)
 
 
 async def _answer_http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     message = f"{request.method} {request.url.path}: {error.detail}"
-    told = ApiError(error.status_code, message)
-    return JSONResponse(told.body(), status_code=told.status, headers=error.headers)
+    api_error = ApiError(error.status_code, message)
+    return JSONResponse(api_error.body(), status_code=api_error.status, headers=error.headers)

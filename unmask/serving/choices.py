@@ -1,4 +1,4 @@
-"""From a checked request to a sampler and a configuration."""
+"""Make the sampler and the configuration of a checked request."""
 
 from __future__ import annotations
 
@@ -19,51 +19,51 @@ from unmask.types import Sampler
 
 
 class Choice(NamedTuple):
-    """How a request is to be decoded."""
+    """The sampler and the settings of a request."""
 
     sampler: Sampler
     sampler_name: str
     config: GenerationConfig
 
 
-def choose(asked: Common, settings: Settings) -> Choice:
-    """The server's defaults, with what the request asks for."""
-    if asked.model is not None and asked.model != settings.model_name:
+def choose(request: Common, settings: Settings) -> Choice:
+    """Return the server's defaults with the fields of the request over them."""
+    if request.model is not None and request.model != settings.model_name:
         raise ApiError(
             404,
-            f"the model {asked.model!r} is not here; this server has {settings.model_name!r}",
+            f"the model {request.model!r} is not here; this server has {settings.model_name!r}",
             param="model",
             code="model_not_found",
         )
-    name = settings.sampler_name if asked.sampler is None else asked.sampler
-    return Choice(_sampler(asked, settings), name, _config(asked, settings.config))
+    name = settings.sampler_name if request.sampler is None else request.sampler
+    return Choice(_sampler(request, settings), name, _config(request, settings.config))
 
 
-def explain(error: Exception, asked: Common, sampler: Sampler | None = None) -> ApiError:
-    """Return an error as the answer to a request; a bad field is called by its name in the request."""
+def explain(error: Exception, request: Common, sampler: Sampler | None = None) -> ApiError:
+    """Return the error response to a request; name a bad field as the request does."""
     cause = error.__cause__ if isinstance(error, RequestFailed) else error
     if isinstance(cause, FieldError):
-        name = _request_name(cause.root, asked, sampler)
+        name = _request_name(cause.root, request, sampler)
         if name is not None:
             named = cause.renamed(name)
             return ApiError(400, str(named), param=named.root)
     return as_api_error(error)
 
 
-def _request_name(field: str, asked: Common, sampler: Sampler | None) -> str | None:
-    """Return what the request calls a field of the library; None for a field that it cannot set."""
-    name = asked.names.get(field, field)
-    if name in type(asked).model_fields:
+def _request_name(field: str, request: Common, sampler: Sampler | None) -> str | None:
+    """Return the request's name of a library field, or None if a request cannot set it."""
+    name = request.names.get(field, field)
+    if name in type(request).model_fields:
         return name
     own = {item.name for item in fields(sampler)} if is_dataclass(sampler) else set[str]()
     return f"sampler_fields.{field}" if field in own else None
 
 
-def _sampler(asked: Common, settings: Settings) -> Sampler:
-    changes = asked.sampler_fields or {}
-    if asked.sampler is None and not changes:
+def _sampler(request: Common, settings: Settings) -> Sampler:
+    changes = request.sampler_fields or {}
+    if request.sampler is None and not changes:
         return settings.sampler
-    base = settings.sampler if asked.sampler is None else make_sampler(asked.sampler)
+    base = settings.sampler if request.sampler is None else make_sampler(request.sampler)
     try:
         made: Sampler = replace(base, **read_fields(base, changes))  # type: ignore[type-var]
     except FieldError as error:
@@ -72,7 +72,7 @@ def _sampler(asked: Common, settings: Settings) -> Sampler:
 
 
 def read_fields(sampler: Any, changes: dict[str, Any]) -> dict[str, Any]:
-    """Values that came as JSON, by the types of the sampler's fields."""
+    """Convert JSON values to the types of the sampler's fields."""
     hints = get_type_hints(type(sampler))
     own = [item.name for item in fields(sampler)]
     values = {}
@@ -106,5 +106,5 @@ def _config(request: Common, default: GenerationConfig) -> GenerationConfig:
         name: None if value == "none" else value for name, value in sent.items() if value is not None
     }
     if "cache" in changes and changes["cache"] is None:
-        changes.setdefault("refresh_every", None)  # the server's own goes with its cache
+        changes.setdefault("refresh_every", None)  # the server's refresh_every needs its cache
     return replace(default, **changes)

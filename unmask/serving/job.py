@@ -29,7 +29,7 @@ class Snapshot(NamedTuple):
     tokens: Tensor  # [N] on the CPU, masks where nothing is committed
     window: slice  # the columns that the model predicted
     guess: Tensor  # [W] on the CPU, the token that each of them would take now
-    taken: Step | None = None  # the step itself, for readers that asked for candidates
+    taken: Step | None = None  # the step itself, if the reader requested candidates
     look: Look | None = None  # its candidates and signals
     revocable: slice | None = None  # columns that a later step may mask or rewrite
 
@@ -60,7 +60,7 @@ class Job:
         return self.future.result(timeout)
 
     def cancel(self) -> None:
-        """Stop the work on it; a finished job stays as it is."""
+        """Stop the work on it; a finished job keeps its answer."""
         self.future.cancel()
 
     def listen(self, listener: Callable[[], None]) -> None:
@@ -78,7 +78,7 @@ class Job:
         return (perf_counter() if self.admitted is None else self.admitted) - self.arrived
 
     def expired(self, now: float) -> bool:
-        """Whether its deadline has passed."""
+        """Return whether its deadline has passed."""
         return self.seconds is not None and now - self.arrived > self.seconds
 
     def publish(self, snapshot: Snapshot) -> None:

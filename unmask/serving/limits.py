@@ -46,24 +46,24 @@ class Limits:
 
     def check_gaps(self, parts: list[str | Gap]) -> None:
         """Raise if the gaps are too long, before laying them out."""
-        wanted = sum(part.bounds[1] for part in parts if isinstance(part, Gap))
-        _at_most("text", wanted, self.max_new_tokens, "has too long gaps: the tokens of all gaps")
+        tokens = sum(part.bounds[1] for part in parts if isinstance(part, Gap))
+        _at_most("text", tokens, self.max_new_tokens, "has too long gaps: the tokens of all gaps")
 
     def check_size(self, prompt_tokens: int, length: int, lanes: int) -> None:
-        """Refuse what could never be decoded."""
+        """Raise if a request is too large to be decoded at all."""
         _at_most("prompts", prompt_tokens, self.max_prompt_tokens, "is too long: the prompt's tokens")
         _at_most("prompts", length * lanes, self.max_batch_tokens, "is too long: all tokens of a request")
 
     def fits(self, lanes: int, longest: int) -> bool:
-        """Whether this many rows of this length can be decoded together."""
+        """Return whether this many rows of this length can be decoded together."""
         return lanes <= self.max_rows and lanes * longest <= self.max_batch_tokens
 
-    def time_left(self, asked: float | None) -> float | None:
-        """The seconds that a request has."""
-        if asked is not None:
-            positive("deadline", asked)
-        given = [seconds for seconds in (asked, self.deadline) if seconds is not None]
-        return min(given, default=None)
+    def time_left(self, deadline: float | None) -> float | None:
+        """Return the shorter of the request's and the server's deadline, or None if there is none."""
+        if deadline is not None:
+            positive("deadline", deadline)
+        deadlines = [seconds for seconds in (deadline, self.deadline) if seconds is not None]
+        return min(deadlines, default=None)
 
 
 def _at_most(name: str, value: int, high: int, what: str = "") -> None:

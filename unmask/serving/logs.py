@@ -27,7 +27,7 @@ class JsonLines(logging.Formatter):
 
 
 def _is_extra(name: str) -> bool:
-    """Whether a field came from `extra`; other libraries add fields with a leading underscore."""
+    """Return whether a field came from `extra`; other libraries add fields with a leading underscore."""
     return name not in USUAL and not name.startswith("_")
 
 

@@ -28,7 +28,7 @@ class Monitor(Protocol):
     def stepped(self, tick: Tick) -> None: ...
 
     def left(self, job: Job, outcome: str) -> None:
-        """`outcome`: answered, failed, expired or cancelled."""
+        """Called when a job ends; its outcome is answered, failed, expired or cancelled."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""What a client may send: OpenAI's fields and our own, checked by type."""
+"""Request bodies: OpenAI's fields and our own, checked by type."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from unmask.samplers import SAMPLERS
 from unmask.serving.api_error import ApiError
 from unmask.text.fields import CacheName, EndTokens
 
-# OpenAI fields that have no counterpart here, with the values that ask for nothing
+# OpenAI fields that we do not support, with the values that turn them off
 NEUTRAL: dict[str, tuple[Any, ...]] = {
     "n": (None, 1),
     "best_of": (None, 1),
@@ -33,10 +33,10 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "audio": (None,),
     "prediction": (None,),
 }
-# these describe the sender, not the answer
+# fields about the sender, without effect on the answer
 IGNORED = ("user", "metadata", "store", "service_tier", "parallel_tool_calls", "safety_identifier")
 MOST_CANDIDATES = 16
-# bounds as /openapi.json tells them; those who use a value check it, with a sentence
+# bounds for /openapi.json; the code that uses a value checks it
 AT_LEAST_0: dict[str, JsonValue] = {"minimum": 0}
 AT_LEAST_1: dict[str, JsonValue] = {"minimum": 1}
 ABOVE_0: dict[str, JsonValue] = {"exclusiveMinimum": 0}
@@ -54,11 +54,11 @@ ONE_PROMPT: dict[str, JsonValue] = {
     ]
 }
 A_SAMPLER: dict[str, JsonValue] = {"enum": [*sorted(SAMPLERS), None]}
-Asked = TypeVar("Asked", bound="Common")
+AnyRequest = TypeVar("AnyRequest", bound="Common")
 
 
 class StreamOptions(BaseModel):
-    """What a stream carries besides the text."""
+    """Options of a stream."""
 
     model_config = ConfigDict(extra="ignore", strict=True)
 
@@ -66,7 +66,7 @@ class StreamOptions(BaseModel):
 
 
 class Common(BaseModel):
-    """The fields of both kinds of requests; one left out keeps the server's default."""
+    """The fields of both kinds of requests; a missing one takes the server's default."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -106,12 +106,12 @@ class Common(BaseModel):
 
     @property
     def new_tokens(self) -> int | None:
-        """How many tokens are asked for."""
+        """The requested number of new tokens."""
         return self.max_tokens
 
     @property
     def names(self) -> dict[str, str]:
-        """The request's names of library fields, where they differ."""
+        """The names of library fields in the request, where they differ."""
         return {
             "max_new_tokens": "max_tokens",
             "min_new_tokens": "min_tokens",
@@ -129,7 +129,7 @@ class Part(BaseModel):
 
 
 class ChatMessage(BaseModel):
-    """One message of a conversation; a name and the like do not reach the model."""
+    """One message of a conversation; other fields, such as a name, are ignored."""
 
     model_config = ConfigDict(extra="ignore", strict=True)
 
@@ -137,7 +137,7 @@ class ChatMessage(BaseModel):
     content: str | list[Part]
 
     def plain(self) -> dict[str, str]:
-        """The message as a chat template takes it."""
+        """Return the message in the form of a chat template."""
         whole = isinstance(self.content, str)
         text = self.content if whole else "".join(part.text for part in self.content)  # type: ignore[union-attr]
         return {"role": self.role, "content": str(text)}
@@ -155,12 +155,12 @@ class ChatRequest(Common):
 
     @property
     def names(self) -> dict[str, str]:
-        given = "max_tokens" if self.max_completion_tokens is None else "max_completion_tokens"
-        return {**super().names, "max_new_tokens": given, "prompts": "messages", "text": "messages"}
+        sent = "max_tokens" if self.max_completion_tokens is None else "max_completion_tokens"
+        return {**super().names, "max_new_tokens": sent, "prompts": "messages", "text": "messages"}
 
 
 class CompletionRequest(Common):
-    """The body of /v1/completions. A prompt with [[gap 8]] in it is filled in."""
+    """The body of /v1/completions. A prompt with gaps, such as [[gap 8]], is filled."""
 
     prompt: str | list[str] | list[int] | list[list[int]] = Field(json_schema_extra=ONE_PROMPT)
 
@@ -169,14 +169,14 @@ class CompletionRequest(Common):
         return {**super().names, "prompts": "prompt", "text": "prompt", "gap": "prompt"}
 
     def single(self) -> str | list[int]:
-        """The prompt, of which there may be one."""
+        """Return the only prompt; raise if there are several."""
         prompt: Any = self.prompt
         if isinstance(prompt, list) and prompt and not isinstance(prompt[0], int):
             if len(prompt) > 1:
                 raise ApiError(
                     400,
-                    f"prompt must be one prompt, got {len(prompt)}; send them at the same time in requests "
-                    "of their own, and they are decoded together",
+                    f"prompt must be one prompt, got {len(prompt)}; send a request for each at "
+                    "the same time, and they are decoded together",
                     param="prompt",
                 )
             prompt = prompt[0]
@@ -184,52 +184,52 @@ class CompletionRequest(Common):
 
 
 def read_body(body: bytes) -> dict[str, Any]:
-    """The JSON object of a body; NaN and infinity are no JSON."""
+    """Parse a body as a JSON object; raise on NaN and infinity, which JSON does not have."""
     try:
-        read = json.loads(body.decode("utf-8"), parse_constant=_refuse_constant)
+        content = json.loads(body.decode("utf-8"), parse_constant=_refuse_constant)
     except UnicodeDecodeError as error:
         raise ApiError(400, f"the body is not valid UTF-8 (byte {error.start})") from None
     except RecursionError:
         raise ApiError(400, "the body is nested too deeply") from None
     except ValueError as error:
         raise ApiError(400, f"the body is not valid JSON: {error}") from None
-    if not isinstance(read, dict):
-        raise ApiError(400, f"the body must be a JSON object, got {type(read).__name__}")
-    return read
+    if not isinstance(content, dict):
+        raise ApiError(400, f"the body must be a JSON object, got {type(content).__name__}")
+    return content
 
 
-def parse(kind: type[Asked], body: Mapping[str, Any]) -> Asked:
-    """The request that a body describes; what we cannot do is refused rather than ignored."""
-    given = {name: value for name, value in body.items() if name not in IGNORED}
+def parse(kind: type[AnyRequest], body: Mapping[str, Any]) -> AnyRequest:
+    """Build a request from a body; raise on a field that we do not support."""
+    sent = {name: value for name, value in body.items() if name not in IGNORED}
     for name, neutral in NEUTRAL.items():
-        if name in given:
-            _check_neutral(name, given.pop(name), neutral)
+        if name in sent:
+            _check_neutral(name, sent.pop(name), neutral)
     try:
-        for name in sorted(given):
-            known_field(name, given[name], kind.model_fields, "a request")
+        for name in sorted(sent):
+            known_field(name, sent[name], kind.model_fields, "a request")
     except FieldError as error:
         raise ApiError(400, str(error), param=error.field) from None
     try:
-        # through JSON, where a strict model still takes a list for a tuple and 1 for 1.0
-        asked = kind.model_validate_json(json.dumps(given))
+        # from JSON, where a strict model accepts a list for a tuple and 1 for 1.0
+        request = kind.model_validate_json(json.dumps(sent))
     except ValidationError as error:
         raise _as_sentence(error) from None
-    _check_together(asked)
-    return asked
+    _check_together(request)
+    return request
 
 
-def _check_together(asked: Common) -> None:
-    """Refuse fields that do not go with the others."""
-    if asked.draft_candidates is not None and not (asked.stream and asked.drafts):
+def _check_together(request: Common) -> None:
+    """Raise if fields contradict each other."""
+    if request.draft_candidates is not None and not (request.stream and request.drafts):
         sentence = "draft_candidates needs stream and drafts; set both to true, or leave it out"
         raise ApiError(400, sentence, param="draft_candidates")
-    if asked.drafts and not asked.stream:
+    if request.drafts and not request.stream:
         raise ApiError(400, "drafts needs stream; set it to true, or leave drafts out", param="drafts")
-    if isinstance(asked, ChatRequest) and asked.max_tokens not in (None, asked.new_tokens):
+    if isinstance(request, ChatRequest) and request.max_tokens not in (None, request.new_tokens):
         raise ApiError(
             400,
-            f"max_tokens and max_completion_tokens must be the same, got {asked.max_tokens} and "
-            f"{asked.new_tokens}; leave one of them out",
+            f"max_tokens and max_completion_tokens must be the same, got {request.max_tokens} and "
+            f"{request.new_tokens}; leave one of them out",
             param="max_completion_tokens",
         )
 

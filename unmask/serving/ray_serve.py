@@ -136,23 +136,23 @@ async def _count_all() -> bytes:
     """Return the metrics of all replicas in the Prometheus format; skip replicas that do not answer."""
     from ray import serve
 
-    asked = serve.get_deployment_handle(NAME, NAME).broadcast("count")
-    told = await asked.results_async(timeout_s=COUNT_SECONDS, return_exceptions=True)
-    return generate_latest(Page(one for one in told if not isinstance(one, Exception)))
+    responses = serve.get_deployment_handle(NAME, NAME).broadcast("count")
+    counts = await responses.results_async(timeout_s=COUNT_SECONDS, return_exceptions=True)
+    return generate_latest(Page(one for one in counts if not isinstance(one, Exception)))
 
 
 def serve_on_ray(
     load: Load, settings: Settings, limits: Limits, fleet: Fleet, *, host: str, port: int
 ) -> None:
     """Serve until a signal arrives; the first lets running requests finish, the second does not."""
-    with connected(fleet.address, "ray.serve", log_to_driver=True) as ray, _signalled() as told:
+    with connected(fleet.address, "ray.serve", log_to_driver=True) as ray, _signalled() as stop:
         serve, share = ray.serve, fleet.share(ray.cluster_resources())
         log_json()
         logging.getLogger("ray.serve").setLevel("WARNING")
         _listen(serve, host, port)
         _deploy(serve, load, settings, limits, fleet, share)
         log.info("serving", extra={"url": f"http://{host}:{port}", "replicas": fleet.replicas})
-        told.wait()
+        stop.wait()
         with suppress(KeyboardInterrupt):
             _delete(serve)
 
@@ -210,16 +210,16 @@ def _quiet() -> dict[str, Any]:
 @contextmanager
 def _signalled() -> Iterator[threading.Event]:
     """Yield an event that the first signal sets; the second raises KeyboardInterrupt."""
-    told = threading.Event()
+    stop = threading.Event()
 
     def handle(number: int, frame: FrameType | None) -> None:
-        if told.is_set():
+        if stop.is_set():
             raise KeyboardInterrupt
-        told.set()
+        stop.set()
 
     before = {number: signal.signal(number, handle) for number in SIGNALS}
     try:
-        yield told
+        yield stop
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

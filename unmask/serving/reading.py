@@ -121,7 +121,7 @@ class Drafts:
         }
 
     def _positions(self, snapshot: Snapshot) -> list[dict[str, Any]]:
-        """Text and state of every position; final are those before the first that may still change."""
+        """Return the text and state of every position; those before the first that may change are final."""
         tokens, guesses = snapshot.tokens.tolist(), snapshot.guess.tolist()
         final = settled(snapshot, self._mask_id)
         first = int(snapshot.window.start)

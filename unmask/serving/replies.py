@@ -48,7 +48,7 @@ class Reply:
         return {**self._chunk({}, finish=finish(answer), **more), "unmask": self.facts(answer)}
 
     def usage(self, answer: Answer) -> dict[str, Any]:
-        """Return the usage chunk, the last of a stream whose client asked for it."""
+        """Return the usage chunk, the last of a stream if the client requests it."""
         return {**self._head(self._chunk_kind, []), "usage": usage(self.job, answer)}
 
     def draft(self, canvas: dict[str, Any]) -> dict[str, Any]:

@@ -117,4 +117,4 @@ def serve(
     try:
         server.run(sockets=sockets)
     finally:
-        engine.close(now=True)  # all connections are closed, so nobody waits for an answer
+        engine.close(now=True)  # all connections are closed: no client waits for an answer

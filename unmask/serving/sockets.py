@@ -31,10 +31,10 @@ def bound(host: str, port: int) -> Iterator[list[socket.socket]]:
 
 def _addresses(host: str, port: int) -> list[tuple[socket.AddressFamily, Any]]:
     try:
-        found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        addresses = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (OSError, UnicodeError) as error:
         raise ValueError(_no_address(host, getattr(error, "strerror", None) or str(error))) from None
-    return list(dict.fromkeys((family, address) for family, _, _, _, address in found))
+    return list(dict.fromkeys((family, address) for family, _, _, _, address in addresses))
 
 
 def _bind(opened: socket.socket, address: Any) -> None:

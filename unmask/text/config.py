@@ -18,7 +18,7 @@ RECOMPUTE: dict[CacheName, Recompute] = {"prefix": "suffix", "dual": "block"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationConfig(ConfigFields):
-    """The settings of a generation; a field out of range is an error at once."""
+    """The settings of a generation. Raises at once if a field is out of range."""
 
     def __post_init__(self) -> None:
         self._check_lengths()
@@ -55,7 +55,7 @@ class GenerationConfig(ConfigFields):
             raise FieldError("min_new_tokens", self.min_new_tokens, problem)
 
     def _check_seed(self) -> None:
-        if isinstance(self.seed, (list, tuple)):  # a list of the caller may change later
+        if isinstance(self.seed, (list, tuple)):  # copy: the caller may change its list later
             object.__setattr__(self, "seed", tuple(self.seed))
         for seed in self.seed if isinstance(self.seed, tuple) else (self.seed,):
             whole("seed", seed, 0)
@@ -74,11 +74,11 @@ class GenerationConfig(ConfigFields):
 
     @property
     def selection(self) -> Selection:
-        """How a token is chosen at each position."""
+        """The rule that chooses a token at each position."""
         return Selection(temperature=self.temperature, top_p=self.top_p, top_k=self.top_k)
 
     def seeds(self, rows: int) -> tuple[int, ...]:
-        """A seed per row."""
+        """Return one seed per row."""
         if isinstance(self.seed, int):
             return (self.seed,) * rows
         if len(self.seed) != rows:
@@ -86,34 +86,34 @@ class GenerationConfig(ConfigFields):
         return tuple(self.seed)
 
     def new_tokens(self, info: ModelInfo) -> int:
-        """Tokens to decode for each prompt."""
+        """Return the number of tokens to decode for each prompt."""
         if self.max_new_tokens is not None:
             return self.max_new_tokens
         self._check_room(info.new_tokens)
         return info.new_tokens
 
     def block_size(self, info: ModelInfo, length: int) -> int | None:
-        """Columns per block of a generation of `length` columns; None: full sequence."""
+        """Return the columns per block of a generation, or None to decode the full sequence at once."""
         if self.block_length == "auto":
             return None if info.block_length is None else min(info.block_length, length)
         return self.block_length
 
     def options(self, info: ModelInfo) -> Options:
-        """What the loop must know of these settings."""
+        """Return the loop's options."""
         banned = (info.mask_id, *info.eos_ids[:1]) if self.end_tokens == "suppress" else None
         return Options(
             selection=self.selection,
             banned_ids=banned,
             min_new_tokens=self.min_new_tokens,
             stop_at_eos=self.stop_at_eos,
-            # a refresh comes after so many forwards; saved ones would make it depend on the other rows
+            # refreshes count forwards; skipped ones would make them depend on the other rows
             reuse=self.reuse and self.refresh_every is None,
         )
 
     def fit(self, sampler: Sampler, info: ModelInfo) -> Sampler:
-        """The sampler, told what a family's own Base must know of these settings."""
+        """Return the sampler, with these settings filled in if it is the family's own Base."""
         if isinstance(sampler, Base) and sampler.selection == Selection() and info.schedule == "dream":
-            # Dream's sampler ranks positions by what temperature, top-p and top-k leave
+            # Dream's sampler ranks positions after temperature, top-p and top-k
             sampler = replace(sampler, temperature=self.temperature, top_p=self.top_p, top_k=self.top_k)
         if self.end_tokens != "demote":
             return sampler
@@ -122,12 +122,12 @@ class GenerationConfig(ConfigFields):
                 "end_tokens",
                 self.end_tokens,
                 f"needs the sampler 'base' in the order 'confidence', not {sampler}",
-                "use that one, or end_tokens='suppress'",
+                "use that sampler, or end_tokens='suppress'",
             )
         return replace(sampler, demoted_ids=info.eos_ids)
 
     def new_cache(self, sampler: Sampler, *, blocks: int) -> BlockCache | None:
-        """An empty cache for one run, refused where the sampler looks further than it recomputes."""
+        """Return an empty cache for one run; raise if it does not recompute all that the sampler needs."""
         if self.cache is None:
             return None
         if self.cache == "dual" and sampler.needs.span and blocks > 1:

@@ -14,7 +14,7 @@ from torch import Tensor
 from unmask.decoding.result import Finish
 from unmask.text.prompts import TextTokenizer
 
-REPLACEMENT = "\ufffd"  # what an incomplete character decodes to
+REPLACEMENT = "\ufffd"  # an incomplete character decodes to this
 
 
 class Text(NamedTuple):
@@ -42,25 +42,25 @@ class Ending:
             )
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of the tokens; empty without a tokenizer."""
+        """Return the text of the tokens, empty without a tokenizer."""
         return "" if self.tokenizer is None else self.tokenizer.decode(ids)
 
     def final_ids(self, generated: Sequence[int]) -> list[int]:
-        """The tokens that no later step can change or cut off: up to the first mask or end token."""
+        """Return the tokens before the first mask or end token; no later step can change them."""
         ends = (self.mask_id, *self.eos_ids)
         return list(takewhile(lambda token: token not in ends, generated))
 
     def final_text(self, ids: Sequence[int]) -> str:
-        """The text of final tokens as far as the tokens behind them cannot change it."""
+        """Return the text of final tokens, without a last character that may still be incomplete."""
         return self.decode(ids).rstrip(REPLACEMENT)
 
     def first_stop(self, text: str) -> int | None:
-        """Where the earliest stop string begins."""
-        found = [text.find(stop) for stop in self.stop]
-        return min((at for at in found if at >= 0), default=None)
+        """Return the offset of the earliest stop string, or None if there is none."""
+        offsets = [text.find(stop) for stop in self.stop]
+        return min((at for at in offsets if at >= 0), default=None)
 
     def sendable(self, text: str) -> int:
-        """How many characters of a final text no stop string can take back."""
+        """Return how many characters of a final text cannot become part of a stop string."""
         at = self.first_stop(text)
         if at is not None:
             return at
@@ -70,7 +70,7 @@ class Ending:
         return len(text) - max(starts, default=0)
 
     def read(self, generated: Sequence[int]) -> Text:
-        """The text of a row that is done."""
+        """Return the text of a finished row."""
         ids = self.final_ids(generated)
         text = self.decode(ids)
         at = self.first_stop(text)
@@ -80,21 +80,21 @@ class Ending:
         return Text(text, tuple(ids), "eos" if ended else "length")
 
     def _covering(self, ids: Sequence[int], characters: int) -> int:
-        """How many tokens hold the first characters."""
+        """Return how many tokens spell the first `characters` characters."""
         return bisect_left(range(len(ids)), characters, key=lambda count: len(self.final_text(ids[:count])))
 
 
 class StopWatch:
-    """Says which rows have a stop string in their final text; for the loop's `done`."""
+    """Finds the rows whose final text holds a stop string; the loop calls it after every step."""
 
     def __init__(self, ending: Ending, start: int, rows: int) -> None:
         self._ending = ending
         self._start = start
-        self._read = [0] * rows  # final tokens that were read
+        self._read = [0] * rows  # number of final tokens read so far
         self._stopped = [False] * rows
 
     def __call__(self, tokens: Tensor) -> Tensor:
-        """[B, N] -> [B] bool."""
+        """Return the rows that have stopped, [B, N] -> [B] bool."""
         for row, generated in enumerate(tokens[:, self._start :].tolist()):
             ids = self._ending.final_ids(generated)
             if len(ids) > self._read[row]:

@@ -1,4 +1,4 @@
-"""The fields of GenerationConfig. Imports no torch, so that the command line can make options of them."""
+"""The fields of GenerationConfig. Imports no torch, so the command line starts fast."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ class ConfigFields:
     """Names, types and defaults of the settings; GenerationConfig checks their values."""
 
     max_new_tokens: int | None = None  # None: the model's own, 256 unless its files say otherwise
-    steps: int | None = None  # reverse steps at most; None: one per new token
+    steps: int | None = None  # maximum number of reverse steps; None: one per new token
     block_length: int | Literal["auto"] | None = "auto"  # "auto": the family's own; None: full sequence
     temperature: float = 0.0  # 0: argmax
     top_p: float = 1.0
     top_k: int = 0  # 0: all tokens
-    # an int is the seed of every prompt, so that a row's text does not depend on its place in the batch
+    # an int seeds every prompt, so a row's text does not depend on its place in the batch
     seed: int | Sequence[int] = 0
     guidance: float = 0.0  # classifier-free guidance; 0: off
     stop: tuple[str, ...] = ()  # a text ends before the earliest of these
     min_new_tokens: int = 0  # no end token before this many tokens; stop strings count from the start
-    stop_at_eos: bool = True  # False: columns behind the end are decoded too, at a cost and to no effect
+    stop_at_eos: bool = True  # False: keep decoding after the end token (costs time, never changes the text)
     # LLaDA's evaluation. suppress, its logits_eos_inf: the end-of-text token is never written (the end of a
     # turn may be). demote, its confidence_eos_eot_inf: a position that would take an end token ranks last
     end_tokens: EndTokens = "keep"
     cache: CacheName | None = None
-    refresh_every: int | None = None  # forwards of a block between two full ones; None: one full per block
+    refresh_every: int | None = None  # run all columns every n forwards of a block; None: only in its first
     reuse: bool = True  # an unchanged canvas needs no new forward

@@ -1,4 +1,4 @@
-"""Gaps in a text: what they are and how they are written."""
+"""Gaps in a text, and the syntax for them."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ class Gap:
         if (self.length is None) == (self.max is None):
             raise FieldError("gap", self, "must have either a length or a max")
         if self.length is not None and self.min:
-            raise FieldError("gap", self, "must have no min beside its length", "give min and max")
+            raise FieldError("gap", self, "must not have both a min and a length", "give min and max")
         low, high = self.bounds
         if not all(isinstance(bound, int) for bound in (low, high)) or high < 1 or not 0 <= low <= high:
-            raise FieldError("gap", self, "must have 1 token or more and 0 <= min <= max, in whole numbers")
+            raise FieldError("gap", self, "must have at least 1 token and 0 <= min <= max, in whole numbers")
 
     @property
     def bounds(self) -> tuple[int, int]:
-        """Fewest and most tokens."""
+        """The smallest and the largest number of tokens."""
         if self.max is not None:
             return self.min, self.max
         assert self.length is not None
@@ -39,7 +39,7 @@ class Gap:
 
 
 def read_gaps(text: str | Sequence[str | Gap]) -> list[str | Gap]:
-    """The non-empty parts of a text that is written with gaps or already in parts; one is a gap at least."""
+    """Split a text into its non-empty parts, or check parts; raise if none of them is a gap."""
     if not isinstance(text, (str, list, tuple)):
         raise FieldError("text", text, "must be a string or a list of strings and Gaps")
     parts = parse_gaps(text) if isinstance(text, str) else list(text)
@@ -53,18 +53,18 @@ def read_gaps(text: str | Sequence[str | Gap]) -> list[str | Gap]:
 
 
 def parse_gaps(text: str) -> list[str | Gap]:
-    r"""The parts of a text in which "[[gap 8]]" and "[[gap 2-8]]" are gaps.
+    r"""Split a text at its gaps, written "[[gap 8]]" or "[[gap 2-8]]".
 
-    Backslashes right before "[[gap" escape: one makes it literal, two are a backslash and a gap.
+    A backslash before "[[gap" makes it literal; two backslashes are a backslash and a gap.
     """
     parts: list[str | Gap] = [""]
     at = 0
     while opening := OPENING.search(text, at):
         slashes, literal = divmod(len(opening[1]), 2)
-        given = text[at : opening.start()] + "\\" * slashes
+        before = text[at : opening.start()] + "\\" * slashes
         at = opening.end()
         if literal:
-            parts[-1] = f"{parts[-1]}{given}[[gap"
+            parts[-1] = f"{parts[-1]}{before}[[gap"
             continue
         rest = REST.match(text, at)
         if rest is None:
@@ -75,7 +75,7 @@ def parse_gaps(text: str) -> list[str | Gap]:
                 r"write \[[gap for the characters themselves",
             )
         gap = Gap(int(rest[1])) if rest[2] is None else Gap(min=int(rest[1]), max=int(rest[2]))
-        parts[-1] = f"{parts[-1]}{given}"
+        parts[-1] = f"{parts[-1]}{before}"
         parts += [gap, ""]
         at = rest.end()
     parts[-1] = f"{parts[-1]}{text[at:]}"
@@ -83,5 +83,5 @@ def parse_gaps(text: str) -> list[str | Gap]:
 
 
 def escape_gaps(text: str) -> str:
-    """The text with everything that could be read as a gap escaped."""
+    """Escape everything in a text that `parse_gaps` would read as a gap."""
     return OPENING.sub(lambda opening: "\\" * (2 * len(opening[1]) + 1) + "[[gap", text)

@@ -1,4 +1,4 @@
-"""Text in, text out: encode the prompts, build the canvas, drain the loop, read the rows."""
+"""Text in, text out: encode the prompts, build the canvas, run the loop, decode the rows."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ DEFAULT_CONFIG = GenerationConfig()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost(Counts[int]):
-    """What a row took to decode: the counts of the row decoded alone, and the seconds of its batch."""
+    """The cost of a row: its counts, as if it were decoded alone, and the seconds of its batch."""
 
     seconds: float = field(compare=False)
 
@@ -39,15 +39,15 @@ class Cost(Counts[int]):
 class Generation(Cost):
     """The answer to one prompt."""
 
-    text: str  # up to the first end token and the earliest stop string, both left out
-    token_ids: tuple[int, ...]  # the tokens that hold the text; the whole answer without a tokenizer
+    text: str  # ends before the first end token and the earliest stop string
+    token_ids: tuple[int, ...]  # the tokens of the text; without a tokenizer, this is the answer
     prompt_tokens: int
     finish: Finish
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """Prompts ready to be decoded, and the way back to text."""
+    """Encoded prompts, and everything needed to decode them and read the answers."""
 
     run: Run
     ending: Ending
@@ -67,11 +67,11 @@ class Prepared:
 
     @property
     def steps(self) -> Iterator[Step]:
-        """The steps to come; runs the model as it is drained."""
+        """An iterator of steps; each one runs the model."""
         return self.run.steps()
 
     def read(self, steps: Iterable[Step], *, since: float) -> list[Generation]:
-        """Return a Generation per row, once all steps are taken; `since` is a time of perf_counter."""
+        """Take all steps and return a Generation per row; `since` is the start time by perf_counter."""
         return self.report(collect(steps, self.canvas, self.eos_ids), since=since)
 
     @property
@@ -85,7 +85,8 @@ class Prepared:
         return [self._read_row(generated, length, cost) for generated, length, cost in rows]
 
     def _read_row(self, generated: list[int], prompt_tokens: int, cost: Cost) -> Generation:
-        token_ids("Decision.tokens", generated, self.vocab_size)  # an unknown id would decode to no text
+        # an unknown id would silently decode to an empty string
+        token_ids("Decision.tokens", generated, self.vocab_size)
         text, ids, finish = self.ending.read(generated)
         return Generation(
             text=text, token_ids=ids, prompt_tokens=prompt_tokens, finish=finish, **asdict(cost)
@@ -100,10 +101,10 @@ def generate(
     *,
     batch_size: int | None = None,
 ) -> list[Generation]:
-    """A Generation per prompt, in order; a prompt is raw text, a chat or token ids.
+    """Return a Generation per prompt, in order; a prompt is raw text, a chat or token ids.
 
-    A model without a tokenizer takes token ids and answers with `Generation.token_ids`; `text` is then empty.
-    `batch_size` rows are decoded at a time, all of them if it is None; the answers do not depend on it.
+    A model without a tokenizer takes token ids and returns `Generation.token_ids`; `text` is then empty.
+    `batch_size` rows are decoded at a time, or all if it is None; the answers do not depend on it.
     """
     is_model(model)
     check_settings(sampler, config)
@@ -122,7 +123,7 @@ def generate(
 def prepare(
     model: MaskedLM, prompts: Sequence[Prompt], sampler: Sampler, config: GenerationConfig
 ) -> Prepared:
-    """Prepare one batch, for callers that look at every step; nothing runs before its steps are drained."""
+    """Prepare one batch for callers that read every step; the model runs only as they do."""
     is_model(model)
     check_settings(sampler, config)
     info, length = model.info, config.new_tokens(model.info)
@@ -142,7 +143,7 @@ def prepare(
 
 
 def check_settings(sampler: object, config: object) -> None:
-    """Raise if an argument only looks like a sampler or a config."""
+    """Raise if the sampler or the config has the wrong type."""
     is_sampler(sampler)
     if not isinstance(config, GenerationConfig):
         raise FieldError("config", config, "must be a GenerationConfig")
@@ -199,6 +200,6 @@ def prepare_run(
 
 
 def costs(result: Result, *, since: float) -> list[Cost]:
-    """Return what each row took."""
+    """Return the cost of each row."""
     seconds = perf_counter() - since
     return [Cost(**asdict(counts), seconds=seconds) for counts in result.per_row()]

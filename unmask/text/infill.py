@@ -1,4 +1,4 @@
-"""Filling gaps in a text: the given tokens are pinned, masks stand only in the gaps."""
+"""Fill gaps in a text: only the gaps are masked; all other tokens stay as they are."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ from unmask.types import Sampler, Step
 class Infilling(Cost):
     """A text without gaps."""
 
-    text: str  # what was given, untouched, with the gaps filled in
-    gaps: tuple[str, ...]  # what each gap got
-    gap_ids: tuple[tuple[int, ...], ...]  # the same in tokens
+    text: str  # the given text with its gaps filled
+    gaps: tuple[str, ...]  # the text of each gap
+    gap_ids: tuple[tuple[int, ...], ...]  # the tokens of each gap
     given_tokens: int
 
 
@@ -46,11 +46,10 @@ def infill(
     sampler: Sampler = DEFAULT_SAMPLER,
     config: GenerationConfig = DEFAULT_CONFIG,
 ) -> Infilling:
-    r"""Fill the gaps of a text: "[[gap 8]]" takes 8 tokens, "[[gap 2-8]]" 2 to 8; "\[[gap" is no gap.
+    r"""Fill the gaps of a text: "[[gap 8]]" takes 8 tokens, "[[gap 2-8]]" 2 to 8; "\[[gap" is literal.
 
-    A sequence of strings and Gaps says the same without any syntax. An end or padding token ends a gap of
-    bounded length. Gaps have their own lengths, so max_new_tokens is refused; steps defaults to one per token
-    to fill in.
+    A sequence of strings and Gaps needs no syntax. An end or padding token ends a gap of bounded length.
+    Gaps have their own lengths, so setting max_new_tokens raises; steps defaults to one per token to fill.
     """
     since = perf_counter()
     check_settings(sampler, config)
@@ -64,7 +63,7 @@ def infill(
 
 @dataclass(frozen=True, slots=True)
 class PreparedInfill:
-    """A text with gaps ready to be decoded."""
+    """An encoded text with gaps, and everything needed to fill them."""
 
     model: TextModel
     sheet: Sheet
@@ -82,24 +81,25 @@ class PreparedInfill:
 
     @property
     def steps(self) -> Iterator[Step]:
-        """The steps to come; runs the model as it is drained."""
+        """An iterator of steps; each one runs the model."""
         return self.run.steps()
 
     def read(self, steps: Iterable[Step], *, since: float) -> Infilling:
-        """Return the text without gaps, once all steps are taken; `since` is a time of perf_counter."""
+        """Take all steps and return the filled text; `since` is the start time by perf_counter."""
         return self.report(collect(steps, self.canvas, ()), since=since)
 
     def report(self, result: Result, *, since: float) -> Infilling:
-        """Return the text without gaps of a decoded canvas."""
+        """Return the filled text of a decoded canvas."""
         [cost], tokens = costs(result, since=since), result.tokens[0].tolist()
-        token_ids("Decision.tokens", tokens, self.model.info.vocab_size)  # would decode to no text
+        # an unknown id would silently decode to an empty string
+        token_ids("Decision.tokens", tokens, self.model.info.vocab_size)
         return _read(self.model, self.sheet, tokens, cost)
 
 
 def prepare_infill(
     model: TextModel, text: str | Sequence[str | Gap], sampler: Sampler, config: GenerationConfig
 ) -> PreparedInfill:
-    """Prepare one text with gaps, for callers that look at every step."""
+    """Prepare one text with gaps for callers that read every step."""
     is_model(model)
     check_settings(sampler, config)
     _check_config(config)
@@ -114,7 +114,7 @@ def prepare_infill(
 
 
 def plan_gaps(masks: Sequence[bool], steps: int | None, block_length: int | None) -> Plan:
-    """A plan from the first to the last mask; blocks without a mask are left out and get no steps."""
+    """Return a plan from the first to the last mask, without the blocks that hold no mask."""
     columns = [column for column, masked in enumerate(masks) if masked]
     start, stop = columns[0], columns[-1] + 1
     size = block_length or stop - start
@@ -137,18 +137,18 @@ class Sheet:
     """A text laid out in columns."""
 
     tokens: Tensor  # [N] int64
-    closed: Tensor  # [N] bool, columns in which a gap may not end
+    closed: Tensor  # [N] bool, columns where a gap may not end
     ends: tuple[int, ...]  # the tokens that end a gap
     parts: tuple[str | Gap, ...]
     gaps: tuple[slice, ...]  # the columns of each gap
 
 
 def lay_out(model: TextModel, parts: Sequence[str | Gap]) -> Sheet:
-    """The parts one after another, a mask for every token that a gap may take."""
+    """Encode the parts one after another, with a mask for every token that a gap may take."""
     tokenizer, info = tokenizer_of(model), model.info
     tokens: list[int] = []
     if isinstance(parts[0], Gap) and tokenizer.special.bos is not None:
-        tokens.append(tokenizer.special.bos)  # something to predict the first gap from
+        tokens.append(tokenizer.special.bos)  # the first gap needs a token to its left
     closed, gaps = [False] * len(tokens), list[slice]()
     for part in parts:
         if isinstance(part, Gap):
@@ -157,18 +157,18 @@ def lay_out(model: TextModel, parts: Sequence[str | Gap]) -> Sheet:
             tokens += [info.mask_id] * high
             closed += [True] * low + [False] * (high - low)
         else:
-            given = tokenizer.encode(part)
-            check_ids("text", given, info)
-            tokens += given
-            closed += [False] * len(given)
+            ids = tokenizer.encode(part)
+            check_ids("text", ids, info)
+            tokens += ids
+            closed += [False] * len(ids)
     if len(tokens) > info.max_length:
-        problem = f"must have at most {info.max_length} tokens with its gaps, because the model reads no more"
+        problem = f"must have at most {info.max_length} tokens with its gaps, the most the model can read"
         raise FieldError("text", len(tokens), problem, "shorten the text or its gaps")
-    place, pad = device_of(model), tokenizer.special.pad
+    device, pad = device_of(model), tokenizer.special.pad
     ends = dict.fromkeys(info.eos_ids if pad is None else (*info.eos_ids, pad))
     return Sheet(
-        torch.tensor(tokens, device=place),
-        torch.tensor(closed, device=place),
+        torch.tensor(tokens, device=device),
+        torch.tensor(closed, device=device),
         tuple(ends),
         tuple(parts),
         tuple(gaps),

@@ -1,4 +1,4 @@
-"""From prompts to token ids. Text and chats need the model's tokenizer; token ids do not."""
+"""Encode prompts. Text and chats need the model's tokenizer; token ids do not."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Prompt: TypeAlias = str | Sequence[Message] | Sequence[int]  # raw text, a chat,
 
 
 class SpecialTokens(Protocol):
-    """The special ids that text needs; None: the tokenizer has none."""
+    """Special token ids; None if the tokenizer lacks one."""
 
     @property
     def bos(self) -> int | None: ...
@@ -27,7 +27,7 @@ class SpecialTokens(Protocol):
 
 
 class TextTokenizer(Protocol):
-    """What the text layer asks of a tokenizer; decoding more tokens must only lengthen the text."""
+    """The tokenizer that the text functions need; decoding more tokens must only lengthen the text."""
 
     @property
     def special(self) -> SpecialTokens: ...
@@ -47,13 +47,13 @@ class TextModel(MaskedLM, Protocol):
 
 
 def find_tokenizer(model: MaskedLM) -> TextTokenizer | None:
-    """The model's tokenizer; None if it has none."""
+    """Return the model's tokenizer, or None if it has none."""
     tokenizer: TextTokenizer | None = getattr(model, "tokenizer", None)
     return tokenizer
 
 
 def tokenizer_of(model: MaskedLM) -> TextTokenizer:
-    """The model's tokenizer. Raise if it has none."""
+    """Return the model's tokenizer; raise if it has none."""
     tokenizer = find_tokenizer(model)
     if tokenizer is None:
         raise ValueError(
@@ -64,13 +64,13 @@ def tokenizer_of(model: MaskedLM) -> TextTokenizer:
 
 
 def device_of(model: MaskedLM) -> torch.device:
-    """Where the model's weights are; the CPU for a model without any."""
+    """Return the device of the model's weights, or the CPU if it has none."""
     weights = next(model.parameters(), None) if isinstance(model, nn.Module) else None
     return torch.device("cpu") if weights is None else weights.device
 
 
 def encode_prompts(model: MaskedLM, prompts: Sequence[Prompt], new_tokens: int) -> list[list[int]]:
-    """Token ids of every prompt, checked to fit the model together with `new_tokens`."""
+    """Return the token ids of every prompt; raise if one does not fit together with `new_tokens`."""
     _check_list(prompts)
     names = _names(len(prompts))
     encoded = [_encode(model, *named) for named in zip(prompts, names, strict=True)]
@@ -85,19 +85,19 @@ def encode_prompts(model: MaskedLM, prompts: Sequence[Prompt], new_tokens: int) 
                 name,
                 total,
                 f"must have at most {model.info.max_length} tokens together with the {new_tokens} new ones, "
-                "because the model reads no more",
+                "the most that the model can read",
                 "shorten the prompt or ask for fewer new tokens",
             )
     return encoded
 
 
 def _names(count: int) -> list[str]:
-    """Return how errors name each prompt; a single one needs no number."""
+    """Return the name of each prompt in errors; a single prompt needs no number."""
     return ["prompts"] if count == 1 else [f"prompts[{index}]" for index in range(count)]
 
 
 def check_ids(name: str, ids: Sequence[int], info: ModelInfo) -> None:
-    """Refuse ids outside the vocabulary and the mask token."""
+    """Raise if the ids hold the mask token or one outside the vocabulary."""
     token_ids(name, ids, info.vocab_size)
     if info.mask_id in ids:
         remedy = "remove it, or use infill to fill gaps"

@@ -1,4 +1,4 @@
-"""One text while it is decoded: what is final at once, what is not as a draft."""
+"""Stream one text while it is decoded: final text at once, the rest as a draft."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from unmask.types import MaskedLM, Sampler, Step
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """What a step added to the text; the texts of all chunks together are what `generate` returns."""
+    """The text that a step made final; all chunks joined are the text that `generate` returns."""
 
-    text: str  # final, follows the texts of the chunks before
-    draft: str | None  # what the canvas holds behind the final text, on request; may still change
+    text: str  # final; follows the text of the chunks before
+    draft: str | None  # the rest of the canvas, on request; may still change
     step: int  # counted from 1
-    generation: Generation | None = None  # the whole answer, with the last chunk only
+    generation: Generation | None = None  # the whole answer, in the last chunk only
 
 
 def stream(
@@ -33,11 +33,11 @@ def stream(
     drafts: bool = False,
     placeholder: str = "░",
 ) -> Iterator[Chunk]:
-    """Yield the answer to one prompt in chunks, as soon as they are final: left of the first mask.
+    """Yield the answer to one prompt in chunks, each as soon as no mask is left before its end.
 
     A sampler that may revoke its commits makes a chunk final only when its block is complete.
 
-    With `drafts` there is a chunk for every step, and `placeholder` stands for each mask in its draft.
+    With `drafts` there is a chunk for every step, and its draft shows `placeholder` for each mask.
     A model without a tokenizer takes token ids; texts are then empty, and the last chunk has the token ids.
     """
     batch = prepare(model, [prompt], sampler, config)
@@ -45,7 +45,7 @@ def stream(
 
 
 def chunks(batch: Prepared, steps: Iterable[Step], placeholder: str | None) -> Iterator[Chunk]:
-    """Yield the chunks of a batch of one from its steps; without a `placeholder` there are no drafts."""
+    """Yield the chunks of a batch of one; without a `placeholder` there are no drafts."""
     since, final, taken = perf_counter(), FinalText(batch.ending), list[Step]()
     for step in steps:
         taken.append(step)
@@ -60,15 +60,15 @@ def chunks(batch: Prepared, steps: Iterable[Step], placeholder: str | None) -> I
 
 
 class FinalText:
-    """The text of a row as far as it is final, piece by piece."""
+    """Reads the final text of a row piece by piece."""
 
     def __init__(self, ending: Ending) -> None:
         self.sent = 0  # characters
         self._ending = ending
-        self._ids = 0  # final tokens that were read
+        self._ids = 0  # number of final tokens read so far
 
     def read(self, generated: list[int]) -> str:
-        """Return what the tokens that can no longer change add to the pieces before."""
+        """Return the final text that follows the pieces before."""
         ids = self._ending.final_ids(generated)
         if len(ids) == self._ids:
             return ""
@@ -80,12 +80,12 @@ class FinalText:
 
 
 def settled(step: Step, start: int) -> int | None:
-    """Return how many generated columns no later step can revoke; None for all of them."""
+    """Return how many generated columns no later step can revoke, or None if all of them are final."""
     return None if step.revocable is None else max(0, step.revocable.start - start)
 
 
 def _draft(ending: Ending, generated: list[int], placeholder: str) -> str:
-    """The generation as it stands, up to its first end token and before its earliest stop string."""
+    """Return the current text, up to its first end token and its earliest stop string."""
     shown = next((i for i, token in enumerate(generated) if token in ending.eos_ids), len(generated))
     runs = groupby(generated[:shown], key=lambda token: token == ending.mask_id)
     text = "".join(placeholder * len(list(run)) if masked else ending.decode(run) for masked, run in runs)

@@ -131,7 +131,7 @@ class _Writer:
         self._file.flush()
 
     def _new_texts(self, tokens: set[int]) -> dict[str, str]:
-        """The texts of the tokens that no line has named yet."""
+        """Return the texts of tokens that no line has named yet."""
         if self._text is None:
             return {}
         new = sorted(tokens - self._named)
@@ -174,7 +174,7 @@ def change(step: Step, mask_id: int) -> Change:
 
 
 def _columns(step: Step, where: Tensor | None) -> list[list[int]]:
-    """The canvas columns of some window columns [B, W] bool, row by row."""
+    """Return the canvas columns where a window [B, W] bool is true, row by row."""
     columns: list[list[int]] = [[] for _ in range(len(step.tokens))]
     if where is not None:
         for row, offset in where.nonzero().tolist():
@@ -183,7 +183,7 @@ def _columns(step: Step, where: Tensor | None) -> list[list[int]]:
 
 
 def _positions(step: Step, where: Tensor | None, tokens: Tensor) -> list[list[Position]]:
-    """Some positions [B, W] bool of a step, row by row, with their tokens [B, W]."""
+    """Return the positions of a step where [B, W] bool is true, row by row, with their tokens [B, W]."""
     positions: list[list[Position]] = [[] for _ in range(len(step.tokens))]
     if where is None:
         return positions
@@ -204,14 +204,14 @@ def _positions(step: Step, where: Tensor | None, tokens: Tensor) -> list[list[Po
 
 
 def plain_numbers(values: Tensor) -> list[float | bool | None]:
-    """The values [n] of a signal as JSON can hold them; None where a value is not finite."""
+    """Convert the values [n] of a signal to JSON values, None where one is not finite."""
     if not values.is_floating_point():
         return values.tolist()
     return [round(value, DIGITS) if isfinite(value) else None for value in values.float().tolist()]
 
 
 def plain(value: object) -> Any:
-    """A sampler, or a value of one of its fields, as JSON can hold it; infinity becomes the text "inf"."""
+    """Convert a sampler or a field's value to a JSON value; infinity becomes the text "inf"."""
     if is_dataclass(value):
         return {item.name: plain(getattr(value, item.name)) for item in fields(value)}
     if isinstance(value, tuple):

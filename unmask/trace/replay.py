@@ -108,11 +108,11 @@ def _read_lines(path: Path) -> list[bytes]:
 
 
 def _check_format(line: Any, path: str | Path) -> None:
-    """Raise if the header names another format; a line without a format is no header."""
-    found = line.get("format", FORMAT) if isinstance(line, dict) else FORMAT
-    if found != FORMAT:
+    """Raise if the header names another format; a line without a format is not a header."""
+    stored = line.get("format", FORMAT) if isinstance(line, dict) else FORMAT
+    if stored != FORMAT:
         raise ValueError(
-            f"{path} is a trace of format {found}; this version reads format {FORMAT}: record the run again"
+            f"{path} is a trace of format {stored}; this version reads format {FORMAT}: record the run again"
         )
 
 
@@ -121,7 +121,7 @@ def _build(kind: type[Line], content: Any, where: str) -> Line:
     try:
         return kind(**content)
     except TypeError as error:
-        raise ValueError(f"{where} is no line of a trace: {error}") from None
+        raise ValueError(f"{where} is not a line of a trace: {error}") from None
 
 
 def _read_change(content: Any, header: Header, where: str) -> Change:
@@ -132,7 +132,7 @@ def _read_change(content: Any, header: Header, where: str) -> Change:
             rows[:] = [[_read_position(values) for values in row] for row in rows]
         fits = _fits(change, header.canvas)
     except TypeError as error:
-        raise ValueError(f"{where} is no line of a trace: {error}") from None
+        raise ValueError(f"{where} is not a line of a trace: {error}") from None
     if not fits:
         raise ValueError(f"{where} does not fit the canvas of the header")
     return change
@@ -146,7 +146,7 @@ def _read_position(values: Any) -> Position:
 
 
 def _fits(change: Change, canvas: Rows) -> bool:
-    """Whether a change has an entry per row, and columns of the canvas only."""
+    """Return whether a change has an entry per row, and columns of the canvas only."""
     per_row: tuple[list[Any], ...] = (
         change.commit,
         change.held,

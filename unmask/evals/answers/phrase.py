@@ -15,5 +15,5 @@ def behind_answers(text: str, phrase: re.Pattern[str] = ANSWER) -> list[str]:
 
 
 def first_sentence(text: str) -> str:
-    """Cut a text at its first full stop or line end; a decimal point is no full stop."""
+    """Cut a text at its first full stop or line end; a decimal point does not count."""
     return SENTENCE.split(text.lstrip(" \t\n:*"), maxsplit=1)[0].strip(" \t*")

@@ -1,7 +1,8 @@
 """Compares mathematical answers with math-verify. Started as a script, never imported.
 
-Reads a JSON pair [gold, answer] per line from the standard input and writes true or false for each. A process
-of its own, so that its time limits work (they need the main thread) and a sum that never ends can be killed.
+Reads a JSON pair [gold, answer] per line from the standard input and writes true or false for each. It has
+its own process, so that its time limits work (they need the main thread) and an endless calculation can be
+killed.
 """
 
 import json

@@ -17,7 +17,7 @@ UNTIL = re.compile(r"</s>|\n")  # as released, cut after the generation: saves n
 
 
 def choice_task(name: str, protocol: str, version: int, source: Source, make: Make, extract: Extract) -> Task:
-    """A benchmark whose gold answers are letters."""
+    """Make a benchmark whose gold answers are letters."""
     return Task(
         name=name,
         protocol=protocol,

@@ -16,7 +16,7 @@ Config = Mapping[str, object]
 
 
 def read_config(folder: Path) -> dict[str, object]:
-    """config.json of a checkpoint folder; ids that it lacks come from generation_config.json."""
+    """Read config.json of a checkpoint folder; take missing ids from generation_config.json."""
     config: dict[str, object] = read_object(folder / CONFIG)
     if not config:
         raise ValueError(f"{folder} has no config.json; is it a checkpoint folder?")

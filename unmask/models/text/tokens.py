@@ -160,6 +160,6 @@ def _checked_text(text: object) -> str:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
         lone = text[error.start]
-        problem = f"must not hold a lone surrogate, which is no character (position {error.start})"
+        problem = f"must not hold a lone surrogate, which is not a character (position {error.start})"
         raise FieldError("text", lone, problem, "remove it") from error
     return text

@@ -60,7 +60,7 @@ def _specification(files: CheckpointFiles) -> JsonObject:
 
 
 def _qwen2_specification(vocabulary: JsonObject, merges: list[str]) -> JsonObject:
-    """Qwen2's byte-level BPE: NFC, its own split, no prefix space."""
+    """Return Qwen2's byte-level BPE: NFC, its own split, no prefix space."""
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}
     split = {"type": "Split", "pattern": {"Regex": QWEN2_SPLIT}, "behavior": "Isolated", "invert": False}
     return {

@@ -29,7 +29,7 @@ export function visible(text) {
   return text === "" ? "∎" : text.replace(/\n/g, "↵\n").replace(/\t/g, "⇥");
 }
 
-/** A token in a line of its own: with quotes, and its line ends shown only. */
+/** A token in quotes on one line: its line ends become signs. */
 export function quoted(text) {
   return text === "" ? "end ∎" : `“${text.replace(/\n/g, "↵").replace(/\t/g, "⇥")}”`;
 }

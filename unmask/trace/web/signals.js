@@ -4,7 +4,7 @@ const TONES = 5; // colours in style.css
 const TAKEN = "FLR"; // letters of other states
 
 /**
- * What a sampler's fields ask of a signal, or null: at least min_NAME, at most max_NAME,
+ * Return the threshold of a signal by the sampler's fields, or null: at least min_NAME, at most max_NAME,
  * or true if the signal is a yes or no and the sampler has a field of its name.
  */
 export function thresholdOf(name, value, fields) {
@@ -13,7 +13,7 @@ export function thresholdOf(name, value, fields) {
   if (typeof value === "boolean") {
     return limit(name) === null ? null : { limit: null, needs: "needs yes", passes: value };
   }
-  // a null is no finite number: it meets no threshold
+  // null stands for a number that is not finite: it meets no threshold
   if (least !== null) return { limit: least, needs: `needs ≥ ${least}`, passes: value !== null && value >= least };
   if (most !== null) return { limit: most, most: true, needs: `needs ≤ ${most}`, passes: value !== null && value <= most };
   return null;

@@ -60,7 +60,7 @@ SHARES: dict[str, float] = {
 
 
 def get_task(name: str) -> Task:
-    """The task of this name."""
+    """Return the task of this name."""
     one_of("task", name, TASKS)
     return TASKS[name]
 
