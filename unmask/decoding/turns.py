@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
 from unmask.decoding.plan import Block, Clock, Plan, clocks
@@ -36,26 +35,6 @@ class Turn:
     started: Tensor  # [B] masks when the block began
     clock: Clock | Tensor  # or packed, [B, 4] float64, where rows stand in different places
     leftover: bool = False
-
-    @staticmethod
-    def join(parts: Sequence[Turn], device: torch.device) -> Turn:
-        """Stack the rows of several turns of one width, on a device, with one copy."""
-        todos, width = [part.todo for part in parts], parts[0].todo.masked.shape[1]
-        started = torch.cat([part.started for part in parts])
-        clock = torch.tensor([part.clock for part in parts], dtype=torch.float64)
-        packed = torch.cat(
-            [
-                torch.cat([todo.masked for todo in todos]),
-                torch.cat([todo.active for todo in todos]),
-                started[:, None],
-                clock,
-            ],
-            dim=-1,
-        ).to(device)
-        running = torch.ones(len(started), dtype=torch.bool, device=device)
-        masked, active, started, clock = torch.tensor_split(packed, (width, 2 * width, 2 * width + 1), dim=-1)
-        todo = Todo(masked.bool(), active.bool(), running, running, len(running), len(running))
-        return replace(parts[0], todo=todo, started=started[:, 0].long(), clock=clock)
 
 
 Look = Callable[[Rows, slice, Block], Todo]

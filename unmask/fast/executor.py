@@ -19,6 +19,7 @@ from unmask.decoding.executor import Executor, has_head, inside, left_to_do, rai
 from unmask.decoding.observe import Outcome, decide
 from unmask.decoding.plan import Block, Clock
 from unmask.decoding.rows import History, Rows, Written
+from unmask.decoding.transfer import to_device
 from unmask.decoding.turns import Todo, Turn
 from unmask.fast.graphs import GraphRunner, Pending
 from unmask.types import Prediction
@@ -116,8 +117,7 @@ def _left_to_do(
 
 def upload(clock: Clock, device: torch.device) -> Tensor:
     """Copy a clock to the device, packed [1, 4], without waiting for it."""
-    packed = torch.tensor([clock], dtype=torch.float64)
-    return packed.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else packed
+    return to_device(torch.tensor([clock], dtype=torch.float64), device)
 
 
 def send_to_host(packed: Tensor) -> Callable[[], list[int]]:

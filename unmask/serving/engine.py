@@ -247,6 +247,8 @@ class Engine:
         fresh = [request for request in self._running if request.is_fresh]
         groups = forward_groups(self.model, fresh, alone=self.exact)
         evaluations = sum(len(self._isolate("a forward failed", self._predict, group)) for group in groups)
+        for request in self._running:
+            request.count_step()
         live = [request for request in self._running if not request.job.future.done()]
         decided = [
             part

@@ -143,6 +143,7 @@ class RunningRequest:
         self._noise = RowNoise(run.seeds)
         self._draws: list[Tensor] = []  # of this turn
         self._counter = Counter(run.canvas)
+        self._uncounted: Step | None = None
         self._next: Turn | None = None
         self._advance()
 
@@ -202,9 +203,16 @@ class RunningRequest:
         step = self.rows.commit(self.turn, prediction, outcome)
         self._advance()
         self._draws = []
-        self._counter.add(step)
+        self._uncounted = step
         return step
+
+    def count_step(self) -> None:
+        """Count the last step; the engine does so while the device works on the next one."""
+        if self._uncounted is not None:
+            self._counter.add(self._uncounted)
+            self._uncounted = None
 
     def answer(self) -> Generation | Infilling:
         """Return the answer, once no turn is left."""
+        self.count_step()
         return self.request.report(self._counter.result(self.request.eos_ids), since=self.since)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from itertools import count
 from typing import NamedTuple
 
@@ -16,7 +17,8 @@ from unmask.decoding.executor import executor_for, run_model
 from unmask.decoding.guidance import Guided
 from unmask.decoding.observe import Outcome
 from unmask.decoding.rows import History, Written
-from unmask.decoding.turns import Turn
+from unmask.decoding.transfer import to_device
+from unmask.decoding.turns import Todo, Turn
 from unmask.serving.request import CachePlace, RunningRequest
 from unmask.types import Decision, MaskedLM, Prediction
 
@@ -105,10 +107,12 @@ def _join_canvases(
     tokens = [row.rows.canvas.tokens[0] for row in rows]
     length = max(map(len, tokens))
     shifts = [length - len(each) for each in tokens]
+    if not any(shifts):
+        return Canvas(torch.stack(tokens).to(device), None, first.start, first.mask_id), shifts
     joined = torch.full((len(rows), length), pad_id)
     for i, (each, shift) in enumerate(zip(tokens, shifts, strict=True)):
         joined[i, shift:] = each
-    attend = torch.arange(length) >= torch.tensor(shifts)[:, None] if any(shifts) else None
+    attend = torch.arange(length) >= torch.tensor(shifts)[:, None]
     return Canvas(joined, attend, first.start, first.mask_id).to(device), shifts
 
 
@@ -148,7 +152,7 @@ def decide(
 ) -> Decided:
     """Decide on requests with the same key; `alone` computes the logits of each row by itself."""
     rows = padded(requests, model)
-    run, turn = rows[0].run, Turn.join([row.turn for row in rows], device)
+    run, turn = rows[0].run, _join_turns([row.turn for row in rows], device)
     if run.guidance:  # its output is logits: see run_forward
         model = Guided(model, run.guidance, torch.empty(0))
     calls = count()
@@ -172,8 +176,24 @@ def decide(
     return Decided(requests, prediction, outcome.decision, _pack(outcome), logits)
 
 
+def _join_turns(parts: Sequence[Turn], device: torch.device) -> Turn:
+    """Stack the rows of several turns of one width, on a device, with one copy."""
+    todos, width = [part.todo for part in parts], parts[0].todo.masked.shape[1]
+    columns = (
+        torch.cat([todo.masked for todo in todos]),
+        torch.cat([todo.active for todo in todos]),
+        torch.cat([part.started for part in parts])[:, None],
+        torch.tensor([part.clock for part in parts], dtype=torch.float64),
+    )
+    packed = to_device(torch.cat(columns, dim=-1), device)
+    masked, active, started, clock = torch.tensor_split(packed, (width, 2 * width, 2 * width + 1), dim=-1)
+    running = torch.ones(len(parts), dtype=torch.bool, device=device)
+    todo = Todo(masked.bool(), active.bool(), running, running, len(parts), len(parts))
+    return replace(parts[0], todo=todo, started=started[:, 0].long(), clock=clock)
+
+
 def _draw(rows: Sequence[RunningRequest], number: int, device: torch.device) -> Tensor:
-    return torch.cat([row.draw(number) for row in rows]).to(device)
+    return to_device(torch.cat([row.draw(number) for row in rows]), device)
 
 
 def _join_written(rows: Sequence[RunningRequest], device: torch.device) -> Written | None:
@@ -181,7 +201,7 @@ def _join_written(rows: Sequence[RunningRequest], device: torch.device) -> Writt
     held = [part for part in parts if part is not None]
     if not held:
         return None
-    return Written(*(torch.cat(sides).to(device) for sides in zip(*held, strict=True)))
+    return Written(*(to_device(torch.cat(sides), device) for sides in zip(*held, strict=True)))
 
 
 def _pack(outcome: Outcome) -> Tensor:
