@@ -2,7 +2,8 @@
 
     python -m benchmarks.same_texts --device cuda --limit 40 --out same_texts.json
 
-All three decode the same prompts with the same compiled model in float32, where rounding changes no token.
+All decode the same prompts with the same compiled model in float32, where rounding changes no token. Where
+uvicorn is not installed, the server's engine stands for the server.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.request import Request, urlopen
@@ -28,6 +30,7 @@ from unmask.evals import get_task
 from unmask.evals.task import Sample
 from unmask.fast.load import load_model
 from unmask.samplers import make_sampler
+from unmask.serving import Engine, Limits
 from unmask.text.config import GenerationConfig
 from unmask.text.generate import generate
 
@@ -78,6 +81,16 @@ def serve_texts(flags: list[str], samples: list[Sample]) -> Texts:
         server.wait()
 
 
+def engine_texts(options: Mapping[str, str], samples: list[Sample]) -> Texts:
+    """Decode through the server's engine, several requests at a time."""
+    model = load_model(options["model"], device=options["device"], dtype=DTYPE, compile=True)
+    config = GenerationConfig(max_new_tokens=get_task(TASK).max_new_tokens)
+    with Engine(model, Limits(max_rows=AT_A_TIME), exact=False) as engine:
+        jobs = {sample.id: engine.submit(sample.prompt, make_sampler(SAMPLER), config) for sample in samples}
+        answers = {name: job.result() for name, job in jobs.items()}
+    return {name: answer.text for name, answer in answers.items()}
+
+
 def _unmask(*arguments: str) -> None:
     subprocess.run([sys.executable, "-m", "unmask", *arguments], check=True)
 
@@ -110,8 +123,11 @@ def main(
     options = {"model": model, "device": device, "limit": limit}
     samples = list(get_task(TASK).load(None))[:limit]
     flags = ["-m", model, "--device", device, "--dtype", DTYPE, "--compile", "-s", SAMPLER]
-    expected = python_texts({"model": model, "device": device}, samples)
-    found = {"eval": eval_texts(flags, samples), "serve": serve_texts(flags, samples)}
+    named: dict[str, str] = {"model": model, "device": device}
+    expected = python_texts(named, samples)
+    found = {"eval": eval_texts(flags, samples), "engine": engine_texts(named, samples)}
+    if find_spec("uvicorn") is not None:
+        found["serve"] = serve_texts(flags, samples)
     equal = {name: sum(texts[key] == expected[key] for key in expected) for name, texts in found.items()}
     line = {
         "command": command_line(PROGRAM, options.items(), small=False),
