@@ -63,7 +63,7 @@ def test_the_kernel_agrees_with_the_torch_path(
     attended = None
     if padding is not None:
         attended = torch.rand(rows, columns, generator=torch.Generator().manual_seed(seed)) >= padding
-    with patch.object(attention, "_places", lambda device: 1000 if small else 0):
+    with patch.object(attention, "_max_small_programs", lambda device: 1000 if small else 0):
         check(query, key, value, attended, dtype)
 
 
