@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from unmask import Base, Selection, plan
 from unmask.decoding.observe import Context, Scene, observe
-from unmask.decoding.plan import Block, Plan, clocks, dream_rates, unpack
+from unmask.decoding.plan import Block, Plan, dream_rates
 from unmask.decoding.rows import History
 from unmask.decoding.summary import summarize
+from unmask.decoding.turns import clocks, unpack
 from unmask.types import Observation
 
 

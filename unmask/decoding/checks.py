@@ -12,7 +12,7 @@ from unmask.decoding.canvas import Canvas
 from unmask.decoding.options import Options
 from unmask.decoding.plan import Plan
 from unmask.errors import FieldError, flag, token_ids, whole
-from unmask.types import Decision, MaskedLM, ModelInfo, Needs, Sampler
+from unmask.types import MaskedLM, ModelInfo, Needs, Sampler
 
 
 def check_run(
@@ -79,31 +79,6 @@ def check_length(sampler: Sampler, columns: slice) -> None:
     if length < least:
         problem = f"needs a generation of at least {least} tokens, this one has {length}"
         raise FieldError("sampler", sampler, problem, "generate more tokens, or change the sampler")
-
-
-def check_decision(decision: object, sampler: Sampler, window: torch.Size) -> None:
-    """Raise if a decision does not fit its window; values are not read."""
-    if not isinstance(decision, Decision):
-        raise FieldError(f"{type(sampler).__name__}.decide", decision, "must return a Decision")
-    _check_part(sampler, "commit", decision.commit, window, torch.bool)
-    _check_part(sampler, "eligible", decision.eligible, window, torch.bool)
-    _check_part(sampler, "forced", decision.forced, window[:1], torch.bool)
-    if decision.tokens is not None:
-        _check_part(sampler, "tokens", decision.tokens, window, torch.int64)
-    for name in ("revoke", "rewrite"):
-        part = getattr(decision, name)
-        if part is not None:
-            if not sampler.needs.revoke:
-                field = f"{type(sampler).__name__}.decide: {name}"
-                raise FieldError(field, "a tensor", "must be None", "ask for it with Needs(revoke=True)")
-            _check_part(sampler, name, part, window, torch.bool)
-
-
-def _check_part(sampler: Sampler, name: str, part: object, shape: torch.Size, dtype: torch.dtype) -> None:
-    if isinstance(part, Tensor) and part.shape == shape and part.dtype == dtype:
-        return
-    where, problem = f"{type(sampler).__name__}.decide", f"must be a {dtype} tensor of shape {list(shape)}"
-    raise FieldError(f"Decision.{name}", part, problem, where=where)
 
 
 def checked_logits(logits: Tensor, rows: int, width: int, info: ModelInfo) -> Tensor:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from unmask.decoding.chunks import by_rows
+from unmask.decoding.summary import by_rows
 from unmask.errors import FieldError, finite, share, whole
 from unmask.types import Prediction
 

@@ -40,6 +40,7 @@ class Executor:
     noise: NoiseSource = field(default_factory=lambda: RowNoise([0]))
     sizes: int = 8  # that a batch may shrink through as rows finish
     context: Context = field(init=False)
+    draws: bool = field(init=False)  # tokens are sampled, not the argmax
     head: Tensor | None = field(init=False)  # [V, D], where hidden states are kept in place of logits
     launched: Prediction | None = None  # started by `look`, for the next `predict`
     block: Block | None = None
@@ -48,6 +49,7 @@ class Executor:
     def __post_init__(self) -> None:
         info = self.model.info
         schedule = self.options.schedule or info.schedule
+        self.draws = not self.options.selection.greedy
         self.context = Context(schedule, self.options.selection, self.blockwise, info.eos_ids)
         head = self.model.head_weight if has_head(self.model) else None
         self.head = head if head is not None and self.needs_few_logits(head) else None
@@ -93,7 +95,7 @@ class Executor:
         todo, width = turn.todo, turn.window.stop - turn.window.start
         draws = noise = None
         if not turn.leftover:
-            if not self.options.selection.greedy:
+            if self.draws:
                 draws = self.noise(todo.running, width)
             if self.sampler.needs.noise:
                 noise = self.noise(todo.running, width)
@@ -120,6 +122,8 @@ class Executor:
 
     def pick(self, wanted: Tensor, count: int) -> Tensor | None:
         """Return the numbers of the wanted rows, and of some others up to a usual size; None for all."""
+        if count == len(wanted):
+            return None
         unit = -(-len(wanted) // self.sizes)
         size = -(-count // unit) * unit
         if size >= len(wanted):
@@ -147,7 +151,7 @@ class Executor:
         """Whether the logits that the sampler needs can be computed again from hidden states."""
         needs, (vocabulary, size) = self.sampler.needs, head.shape
         few = needs.gather_logits and not needs.logits and needs.top_k * size < vocabulary
-        return few and self.options.selection.greedy
+        return few and not self.draws
 
 
 MakeExecutor: TypeAlias = Callable[..., Executor]
@@ -187,7 +191,7 @@ def remaining(rows: Rows, window: slice, block: Block) -> Todo:
     masked, active, running, fresh = left_to_do(
         canvas.tokens[:, window],
         canvas.tokens[:, canvas.start :],
-        inside(block, window, canvas.tokens.device),
+        None if window == block.columns else inside(block, window, canvas.tokens.device),
         rows.stopped,
         rows.changed if rows.reuse else None,
         mask_id=canvas.mask_id,
@@ -195,7 +199,8 @@ def remaining(rows: Rows, window: slice, block: Block) -> Todo:
     )
     broken = torch.zeros_like(running) if rows.broken is None else rows.broken
     flags: list[list[bool]] = torch.stack([running, fresh, broken]).tolist()
-    raise_if_broken([row for row, flag in enumerate(flags[2]) if flag], rows.steps)
+    if any(flags[2]):
+        raise broken_logits([row for row, flag in enumerate(flags[2]) if flag], rows.steps)
     return Todo(masked, active, running, fresh, sum(flags[0]), sum(flags[1]))
 
 
@@ -224,19 +229,16 @@ def left_to_do(
     return masked, active, running, running if changed is None else running & changed
 
 
-def inside(block: Block, window: slice, device: torch.device) -> Tensor | None:
-    """Mark the window's columns that belong to the block, [W] bool; None if all of them do."""
-    if window == block.columns:
-        return None
+def inside(block: Block, window: slice, device: torch.device) -> Tensor:
+    """Mark the window's columns that belong to the block, [W] bool."""
     column = torch.arange(window.start, window.stop, device=device)
     inside: Tensor = (column >= block.columns.start) & (column < block.columns.stop)
     return inside
 
 
-def raise_if_broken(rows: list[int], step: int) -> None:
-    """Raise if the logits of any row were not finite."""
-    if rows:
-        raise ValueError(
-            f"the model returned NaN or infinite logits at step {step}, row {', '.join(map(str, rows))}; "
-            "check its weights and dtype"
-        )
+def broken_logits(rows: list[int], step: int) -> ValueError:
+    """Return the error of rows whose logits are not finite."""
+    return ValueError(
+        f"the model returned NaN or infinite logits at step {step}, row {', '.join(map(str, rows))}; "
+        "check its weights and dtype"
+    )

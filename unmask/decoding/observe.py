@@ -8,10 +8,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from unmask.decoding.checks import check_decision
 from unmask.decoding.draw import Selection
-from unmask.decoding.plan import Clock, unpack
 from unmask.decoding.rows import History
+from unmask.decoding.turns import Clock, unpack
+from unmask.errors import FieldError
 from unmask.types import Decision, Observation, Prediction, Sampler, ScheduleName
 
 
@@ -120,3 +120,27 @@ def _confine_revocations(decision: Decision, written: Tensor) -> Decision:
     if revoke is not None and rewrite is not None:
         rewrite = rewrite & ~revoke
     return replace(decision, revoke=revoke, rewrite=rewrite)
+
+
+def check_decision(decision: object, sampler: Sampler, window: torch.Size) -> None:
+    """Raise if a decision does not fit its window; values are not read."""
+    where = f"{type(sampler).__name__}.decide"
+    if not isinstance(decision, Decision):
+        raise FieldError(where, decision, "must return a Decision")
+    for name, shape, dtype in (
+        ("commit", window, torch.bool),
+        ("eligible", window, torch.bool),
+        ("forced", window[:1], torch.bool),
+        ("tokens", window, torch.int64),
+        ("revoke", window, torch.bool),
+        ("rewrite", window, torch.bool),
+    ):
+        part = getattr(decision, name)
+        if part is None and name in ("tokens", "revoke", "rewrite"):
+            continue
+        if name in ("revoke", "rewrite") and not sampler.needs.revoke:
+            remedy = "ask for it with Needs(revoke=True)"
+            raise FieldError(f"{where}: {name}", "a tensor", "must be None", remedy)
+        if not isinstance(part, Tensor) or part.shape != shape or part.dtype != dtype:
+            problem = f"must be a {dtype} tensor of shape {list(shape)}"
+            raise FieldError(f"Decision.{name}", part, problem, where=where)

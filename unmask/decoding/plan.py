@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise, repeat
+from itertools import accumulate, pairwise
 from numbers import Integral
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from unmask.errors import FieldError, whole
-from unmask.types import ScheduleName
 
 DREAM_EPS = 1e-3  # Dream's time grid runs from 1 to this
 
@@ -69,28 +67,6 @@ def share_steps(cuts: Sequence[slice], sizes: Sequence[int], steps: int) -> tupl
         spent.append(min(fair, steps - len(sizes) + number))  # the later blocks keep a step each
     budgets = zip(cuts, pairwise(spent), strict=True)
     return tuple(Block(cut, after - before, before) for cut, (before, after) in budgets)
-
-
-class Clock(NamedTuple):
-    """The place of a step in its budget: numbers, or tensors [B] for several rows."""
-
-    step: int | Tensor  # steps already taken in the block
-    budget: int | Tensor  # of the block
-    progress: float | Tensor  # share of all steps used, this one included
-    rate: float | Tensor  # share of the masks that Dream's schedule commits now; 0 for LLaDA's
-
-
-def clocks(block: Block, plan: Plan, schedule: ScheduleName) -> Iterator[Clock]:
-    """Yield a Clock for every step of a block."""
-    rates = dream_rates(block.budget).tolist() if schedule == "dream" else repeat(0.0, block.budget)
-    for step, rate in enumerate(rates):
-        yield Clock(step, block.budget, (block.first_step + step + 1) / plan.steps, rate)
-
-
-def unpack(clock: Tensor) -> Clock:
-    """Return the Clock of rows [B] from their packed numbers [B, 4] float64."""
-    step, budget, progress, rate = clock.unbind(-1)
-    return Clock(step.long(), budget.long(), progress.float(), rate.float())
 
 
 def dream_rates(budget: int) -> Tensor:

@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from unmask.decoding.chunks import by_rows
 from unmask.fast import kernels
 from unmask.types import Prediction
 
 CHUNK = 128  # vocabulary columns per first-stage maximum
+# Elements per piece. On a CPU the intermediates of a piece stay in the cache; larger ones would go to new
+# pages of memory. On a GPU they take a fraction of the memory of the logits, for a few more launches.
+CPU_PIECE = 1 << 19
+DEVICE_PIECE = 1 << 24
 
 
 def summarize(logits: Tensor, top_k: int) -> Prediction:
     """Return the top-K candidates (ties go to the lower id) and the log-sum-exp of logits [B, W, V]."""
-    if kernels.usable(logits, top_k):
+    if logits.is_cuda and kernels.usable(logits, top_k):
         from unmask.fast.kernels.summary import summarize as fused
 
         return Prediction(*fused(logits, top_k), logits)
     logits = logits.float()
     top_ids = top_k_ids(logits, top_k)
-    return Prediction(top_ids, logits.gather(-1, top_ids), by_rows(_log_sum_exp, logits), logits)
+    return Prediction(
+        top_ids, logits.gather(-1, top_ids), by_rows(partial(torch.logsumexp, dim=-1), logits), logits
+    )
 
 
 def ban(logits: Tensor, ids: Sequence[int]) -> Tensor:
@@ -59,5 +65,14 @@ def _keys(values: Tensor, ids: Tensor) -> Tensor:
     return (order.long() << 32) - ids
 
 
-def _log_sum_exp(logits: Tensor) -> Tensor:
-    return logits.logsumexp(-1)
+def by_rows(work: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
+    """Apply `work` to tensors [..., V] -> [...], some rows at a time."""
+    shape = tensors[0].shape[:-1]
+    piece = CPU_PIECE if tensors[0].device.type == "cpu" else DEVICE_PIECE
+    rows = [tensor.flatten(0, -2) for tensor in tensors]
+    # torch sums a single row in another order, so no piece has one row: results must not depend on the batch
+    if shape.numel() == 1:
+        rows = [torch.cat([row, row]) for row in rows]
+    count = min(-(-rows[0].numel() // piece), max(1, len(rows[0]) // 2))
+    pieces = zip(*(torch.tensor_split(row, count) for row in rows), strict=True)
+    return torch.cat([work(*piece) for piece in pieces])[: shape.numel()].view(shape)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import repeat
 from typing import NamedTuple
 
 from torch import Tensor
 
-from unmask.decoding.plan import Block, Clock, Plan, clocks
+from unmask.decoding.plan import Block, Plan, dream_rates
 from unmask.decoding.rows import Rows
+from unmask.types import ScheduleName
 
 
 class Todo(NamedTuple):
@@ -21,6 +23,15 @@ class Todo(NamedTuple):
     fresh: Tensor  # [B] bool, running rows that changed since their last forward
     num_running: int
     num_fresh: int
+
+
+class Clock(NamedTuple):
+    """The place of a step in its budget: numbers, or tensors [B] for several rows."""
+
+    step: int | Tensor  # steps already taken in the block
+    budget: int | Tensor  # of the block
+    progress: float | Tensor  # share of all steps used, this one included
+    rate: float | Tensor  # share of the masks that Dream's schedule commits now; 0 for LLaDA's
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,3 +71,16 @@ def turns(rows: Rows, plan: Plan, look: Look) -> Iterator[Turn]:
         if todo.num_running and rows.options.fill_leftovers:
             yield Turn(index, number, block, window, todo, started, clock, leftover=True)
             look(rows, window, block)  # raises if the last logits were not finite
+
+
+def clocks(block: Block, plan: Plan, schedule: ScheduleName) -> Iterator[Clock]:
+    """Yield a Clock for every step of a block."""
+    rates = dream_rates(block.budget).tolist() if schedule == "dream" else repeat(0.0, block.budget)
+    for step, rate in enumerate(rates):
+        yield Clock(step, block.budget, (block.first_step + step + 1) / plan.steps, rate)
+
+
+def unpack(clock: Tensor) -> Clock:
+    """Return the Clock of rows [B] from their packed numbers [B, 4] float64."""
+    step, budget, progress, rate = clock.unbind(-1)
+    return Clock(step.long(), budget.long(), progress.float(), rate.float())

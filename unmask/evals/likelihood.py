@@ -16,11 +16,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from unmask.decoding.canvas import Canvas, blank
-from unmask.decoding.chunks import by_rows
 from unmask.decoding.guidance import Guided
 from unmask.decoding.loop import denoise
 from unmask.decoding.options import Options
 from unmask.decoding.plan import plan
+from unmask.decoding.summary import by_rows
 from unmask.errors import FieldError, whole
 from unmask.samplers.base import Base
 from unmask.text.prompts import TextModel, check_ids, device_of

@@ -15,12 +15,12 @@ import torch
 from torch import Tensor
 
 from unmask.decoding.checks import check_written
-from unmask.decoding.executor import Executor, has_head, inside, left_to_do, raise_if_broken
+from unmask.decoding.executor import Executor, broken_logits, has_head, inside, left_to_do
 from unmask.decoding.observe import Outcome, decide
-from unmask.decoding.plan import Block, Clock
+from unmask.decoding.plan import Block
 from unmask.decoding.rows import History, Rows, Written
 from unmask.decoding.transfer import to_device
-from unmask.decoding.turns import Todo, Turn
+from unmask.decoding.turns import Clock, Todo, Turn
 from unmask.fast.graphs import GraphRunner, Pending
 from unmask.types import Prediction
 
@@ -47,7 +47,8 @@ class GraphExecutor(Executor):
         flags = self.flags(rows, window, block)
         pending = self.submit(rows, window) if self.all_fresh and block is self.block else None
         todo, broken = flags()
-        raise_if_broken(broken, rows.steps)
+        if broken:
+            raise broken_logits(broken, rows.steps)
         self.all_fresh = todo.num_fresh == len(todo.running)
         if pending is None or not self.all_fresh:
             return self.prepare(rows, window, block, todo)
@@ -72,7 +73,7 @@ class GraphExecutor(Executor):
         masked, active, running, fresh, packed = maybe_compile(_left_to_do, when=self.compiled)(
             canvas.tokens[:, window].contiguous(),  # compile for one shape, not for every length of a canvas
             canvas.tokens[:, canvas.start :].contiguous(),
-            inside(block, window, canvas.tokens.device),
+            None if window == block.columns else inside(block, window, canvas.tokens.device),
             rows.stopped,
             rows.changed if rows.reuse else None,
             rows.broken,
@@ -93,7 +94,7 @@ class GraphExecutor(Executor):
         self, turn: Turn, prediction: Prediction, history: History, written: Written | None
     ) -> Outcome:
         """Ask the sampler, in compiled kernels unless it draws: random streams belong to the host."""
-        drawn = self.sampler.needs.noise or not self.options.selection.greedy
+        drawn = self.sampler.needs.noise or self.draws
         if not self.compiled or drawn or turn.leftover:
             return Executor.decide(self, turn, prediction, history, written)
         scene = self.scene(turn, written)

@@ -8,9 +8,8 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from unmask.decoding.chunks import by_rows
 from unmask.decoding.draw import Selection
-from unmask.decoding.summary import ban, summarize
+from unmask.decoding.summary import ban, by_rows, summarize
 from unmask.errors import at_least, id_tuple, one_of, token_ids
 from unmask.samplers import policies, signals
 from unmask.types import Decision, Needs, Observation, Prediction

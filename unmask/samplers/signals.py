@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from unmask.decoding.chunks import by_rows
+from unmask.decoding.summary import by_rows
 from unmask.types import Observation, Prediction
 
 LN2 = math.log(2)
