@@ -1,4 +1,4 @@
-"""What a run may vary besides its sampler."""
+"""The settings of the loop, besides model, canvas, sampler and plan."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ Stop = Callable[[Tensor], Tensor]  # tokens [B, N] -> rows [B] bool that need no
 
 
 class Written(NamedTuple):
-    """What a window holds."""
+    """The tokens of a window, and the columns that may still change."""
 
     tokens: Tensor  # [B, W]
     revocable: Tensor  # [B, W] bool
@@ -29,7 +29,7 @@ class Written(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """What a sampler remembers of earlier steps."""
+    """Earlier predictions of some rows, and the state that their sampler carries."""
 
     past: tuple[Prediction, ...] = ()  # newest first
     seen: Tensor | None = None  # [B] predictions that the row has seen; None before the first

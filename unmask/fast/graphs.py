@@ -34,7 +34,7 @@ Fixed = TypeVar("Fixed", Tensor, Rope)
 
 
 class GraphKey(NamedTuple):
-    """What a captured forward is bound to."""
+    """The shape that a captured forward is bound to."""
 
     rows: int
     columns: int  # of the padded canvas

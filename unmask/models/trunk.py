@@ -52,8 +52,11 @@ Sum = tuple[Tensor, Tensor]  # the residual stream and the change to be added to
 
 
 class Stream(NamedTuple):
-    """What goes from layer to layer. The `change` of the layer before is not added to `x` yet: whoever needs
-    the sum norms it too, and both are then one kernel."""
+    """The state between two layers. The last layer's `change` is not added to `x` yet.
+
+    x ──────────────► + ──► x            the next norm adds and norms in one kernel
+    change ─ (layer) ─┘ └─► norm(x)
+    """
 
     x: Tensor
     change: Tensor
@@ -190,19 +193,19 @@ class Trunk(nn.Module):
         return stream
 
     def logits(self, states: Tensor) -> Tensor:
-        """[B, W, size] -> [B, W, V]."""
+        """Apply the head: [B, W, size] -> [B, W, V]."""
         logits: Tensor = F.linear(states, self.embed.weight) if self.head is None else self.head(states)
         return logits
 
     def rename(self, key: str) -> str | None:
-        """Our name of a published tensor; None: not needed; the key itself: unknown."""
+        """Return our name of a published tensor, None if it is not needed, or the key itself if unknown."""
         if key.endswith("rotary_emb.inv_freq"):
             return None
         name = _translate(key, self.names)
         return None if self.head is None and name == "head.weight" else name
 
     def publish(self, name: str) -> str:
-        """The published name of one of our tensors."""
+        """Return the published name of one of our tensors."""
         return _translate(name, {ours: published for published, ours in self.names.items()})
 
 

@@ -83,7 +83,7 @@ class Engine:
         self._thread.start()
 
     def drain(self, *, now: bool = False) -> None:
-        """Take no new requests; what was taken goes on or, with `now`, ends after this step."""
+        """Refuse new requests. Running ones finish or, with `now`, end after this step."""
         with self._lock:
             self._draining = True
             self._stopped = self._stopped or now
@@ -117,9 +117,9 @@ class Engine:
         deadline: float | None = None,
         candidates: int = 0,
     ) -> Job:
-        """Have a prompt answered as `unmask.generate` would; `deadline` in seconds from now.
+        """Submit a prompt, to be answered as `unmask.generate` would; `deadline` is in seconds from now.
 
-        With `candidates`, the job keeps what every step saw, and so many candidates per position.
+        With `candidates`, the job keeps the signals of every step and this many candidates per position.
         """
         self._check_open()
         request = text_request(self.model, prompt, sampler, config, self.limits)
@@ -134,7 +134,7 @@ class Engine:
         deadline: float | None = None,
         candidates: int = 0,
     ) -> Job:
-        """Have the gaps of a text filled as `unmask.infill` would."""
+        """Submit a text with gaps, to be filled as `unmask.infill` would."""
         self._check_open()
         request = infill_request(self.model, text, sampler, config, self.limits)
         return self._enqueue(request, deadline, candidates)

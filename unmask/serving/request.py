@@ -105,7 +105,7 @@ def _check_hashable(sampler: Sampler) -> None:
 
 
 class GroupKey(NamedTuple):
-    """What rows must have in common to be decided together."""
+    """Rows with equal keys can be decided together."""
 
     sampler: Sampler
     options: Options

@@ -51,7 +51,7 @@ def forward_groups(
 
 
 def _kind(model: MaskedLM, request: RunningRequest) -> object:
-    """What requests must have in common to share a forward at all."""
+    """Return a key: only requests with equal keys can share a forward."""
     guided, cache = request.run.guidance > 0, request.cache
     if cache is None:
         return guided
