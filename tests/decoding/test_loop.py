@@ -9,6 +9,7 @@ import torch
 
 from tests.toy import Scripted, Toy, make_canvas, run, trail
 from unmask import LESS, Base, Options, Prophet, Selection, Threshold, decode, denoise, make_sampler, plan
+from unmask.decoding.plan import Block, Plan
 from unmask.types import Decision, Needs, Observation
 
 E = 1
@@ -445,3 +446,11 @@ def test_what_ends_a_row_may_come_from_a_leftover_fill():
     cut = plan(2, 6, steps=4, block_length=3)
     steps = list(denoise(model, canvas, never, cut, stop=first_block_is_full))
     assert [(step.block, step.leftover) for step in steps] == [(0, False), (0, False), (0, True)]
+
+
+def test_a_block_without_a_step_is_filled_as_leftovers():
+    model = Toy(eos_ids=())
+    cut = Plan((Block(slice(1, 3), 0, 0), Block(slice(3, 5), 2, 0)), 2, blockwise=True)
+    result = decode(model, make_canvas(model, [[2]], 4), Base(), cut)
+    assert not (result.generated == model.mask_id).any()
+    assert (int(result.leftovers), int(result.steps)) == (2, 2)

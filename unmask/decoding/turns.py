@@ -61,7 +61,7 @@ def turns(rows: Rows, plan: Plan, look: Look) -> Iterator[Turn]:
         window = plan.columns if rows.needs.span else block.columns
         rows.start_block()
         todo = look(rows, window, block)
-        started = todo.active.sum(-1)
+        started, clock = todo.active.sum(-1), Clock(0, block.budget, 0.0, 0.0)
         for clock in clocks(block, plan, schedule):
             if not todo.num_running:
                 break
