@@ -46,14 +46,10 @@ class Generation(Cost):
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
-    """Encoded prompts, and everything needed to decode them and read the answers."""
+class PreparedRun:
+    """A run of the loop that has not begun."""
 
     run: Run
-    ending: Ending
-    prompt_tokens: tuple[int, ...]  # per row
-    stop_at_eos: bool
-    vocab_size: int
 
     @property
     def canvas(self) -> Canvas:
@@ -69,6 +65,16 @@ class Prepared:
     def steps(self) -> Iterator[Step]:
         """An iterator of steps; each one runs the model."""
         return self.run.steps()
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared(PreparedRun):
+    """Encoded prompts, and everything needed to decode them and read the answers."""
+
+    ending: Ending
+    prompt_tokens: tuple[int, ...]  # per row
+    stop_at_eos: bool
+    vocab_size: int
 
     def read(self, steps: Iterable[Step], *, since: float) -> list[Generation]:
         """Take all steps and return a Generation per row; `since` is the start time by perf_counter."""

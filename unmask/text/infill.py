@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import takewhile
 from time import perf_counter
@@ -21,7 +21,7 @@ from unmask.text.generate import (
     DEFAULT_CONFIG,
     DEFAULT_SAMPLER,
     Cost,
-    Run,
+    PreparedRun,
     check_settings,
     costs,
     prepare_run,
@@ -62,27 +62,11 @@ def infill(
 
 
 @dataclass(frozen=True, slots=True)
-class PreparedInfill:
+class PreparedInfill(PreparedRun):
     """An encoded text with gaps, and everything needed to fill them."""
 
     model: TextModel
     sheet: Sheet
-    run: Run
-
-    @property
-    def canvas(self) -> Canvas:
-        """The canvas before the first step."""
-        return self.run.canvas
-
-    @property
-    def plan(self) -> Plan:
-        """The blocks and their budgets."""
-        return self.run.plan
-
-    @property
-    def steps(self) -> Iterator[Step]:
-        """An iterator of steps; each one runs the model."""
-        return self.run.steps()
 
     def read(self, steps: Iterable[Step], *, since: float) -> Infilling:
         """Take all steps and return the filled text; `since` is the start time by perf_counter."""
@@ -110,7 +94,7 @@ def prepare_infill(
     blocks = plan_gaps(canvas.masked(slice(None))[0].tolist(), config.steps, size)
     run = prepare_run(model, canvas, sampler, blocks, settings)
     bans = replace(run.bans, ends=sheet.ends, closed=sheet.closed[None])
-    return PreparedInfill(model, sheet, replace(run, bans=bans))
+    return PreparedInfill(replace(run, bans=bans), model, sheet)
 
 
 def plan_gaps(masks: Sequence[bool], steps: int | None, block_length: int | None) -> Plan:
