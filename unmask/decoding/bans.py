@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from unmask.decoding.summary import ban
+
 
 @dataclass(frozen=True, slots=True)
 class Bans:
@@ -39,8 +41,7 @@ class Bans:
 
     def apply(self, logits: Tensor) -> Tensor:
         """Set the logits [B, W, V] of banned tokens to -inf, in place."""
-        for token in self.ids:
-            logits[..., token] = -torch.inf
+        ban(logits, self.ids)
         if self.closed is not None:
             for token in self.ends:
                 logits[..., token].masked_fill_(self.closed, -torch.inf)
