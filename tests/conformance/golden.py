@@ -53,7 +53,10 @@ class Run:
 
     @property
     def checkpoint(self) -> Path:
-        return self.folder / str(self.case["checkpoint"])
+        """Its folder: in the set, or in the set above it, which may share its checkpoints."""
+        name = str(self.case["checkpoint"])
+        own = self.folder / name
+        return own if own.exists() else self.folder.parent / name
 
     @property
     def model(self) -> MaskedLM:
