@@ -9,7 +9,7 @@ that rules accept sometimes and not always.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 import torch
 from hypothesis import HealthCheck, settings
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from unmask import Canvas, Options, Result, RowNoise, blank, decode, denoise, plan
 from unmask.decoding.summary import summarize
-from unmask.types import Cache, Decision, ModelInfo, Observation, Prediction, Sampler, Step
+from unmask.types import Cache, Counts, Decision, ModelInfo, Observation, Prediction, Sampler, Step
 
 settings.register_profile(
     "unmask",
@@ -28,7 +28,7 @@ settings.register_profile(
 )
 settings.load_profile("unmask")
 
-COUNTS = ("steps", "forwards", "accepted", "forced", "forced_steps", "empty_steps", "leftovers", "revoked")
+COUNTS = tuple(field.name for field in fields(Counts))
 
 
 def scramble(x: Tensor) -> Tensor:

@@ -19,6 +19,7 @@ from unmask.samplers import (
     Factor,
     LESSReleased,
     Prophet,
+    Speculative,
     Threshold,
     make_sampler,
 )
@@ -51,6 +52,7 @@ __all__ = [
     "Result",
     "RowNoise",
     "Selection",
+    "Speculative",
     "Threshold",
     "blank",
     "compile",

@@ -160,6 +160,15 @@ class Decision:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Speculation:
+    """How to guess the next canvases, which run beside the real one."""
+
+    rows: int = 4  # of a forward for each row: the real canvas and rows - 1 guesses
+    order: Literal["surest", "first"] = "surest"  # guesses fill the surest masks first, or the first ones
+    partial: bool = False  # commit only a part of a decision if that part was guessed (FreeDave++)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Needs:
     """The inputs that the loop must prepare for a sampler."""
 
@@ -171,6 +180,7 @@ class Needs:
     noise: bool = False  # a fresh uniform number per position and step
     min_length: int = 1  # smallest number of generated columns
     revoke: bool = False  # allow to mask or rewrite tokens committed in the current block
+    speculation: Speculation | None = None  # run guesses of the next canvases in the same forward
 
 
 class Sampler(Protocol):
@@ -282,6 +292,7 @@ class Step:
     forward: bool  # False: nothing had changed, so the last prediction was used again
     leftover: bool = False  # True: the budget was spent, and the remaining masks took their argmax
     revocable: slice | None = None  # columns that a later step may mask or rewrite; None: none
+    guesses: Tensor | None = None  # [B] guesses of the next canvases that ran beside a fresh row; None: none
 
 
 Count = TypeVar("Count", int, Tensor)
@@ -293,6 +304,7 @@ class Counts(Generic[Count]):
 
     steps: Count  # reverse steps
     forwards: Count  # forward passes that the row needed; a step on an unchanged canvas needs none
+    rows: Count  # rows of these forwards: its own, and guesses of the next canvases
     accepted: Count  # tokens committed by the rule
     forced: Count  # tokens committed by the fallback
     forced_steps: Count  # steps in which the fallback acted

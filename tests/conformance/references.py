@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from tests.conformance import golden
-from unmask import KLASS, Base, Canvas, Factor, LESSReleased, Options, Prophet, Threshold
+from unmask import KLASS, Base, Canvas, Factor, LESSReleased, Options, Prophet, Speculative, Threshold
 from unmask.decoding.draw import NoiseSource
 from unmask.types import Decision, ModelInfo, Needs, Observation, Sampler
 
@@ -36,6 +36,7 @@ class Setup:
     block_length: int | None = None
     guidance: float = 0.0
     cache: str = "none"
+    next_block_at: float | None = None
     noise: NoiseSource | None = None
 
 
@@ -162,6 +163,26 @@ def fast_dllm(settings: Settings, arrays: dict[str, np.ndarray], info: ModelInfo
     return Setup(sampler, cache=settings.get("cache", "none"), **released(settings, schedule="linear"))
 
 
+def freedave(settings: Settings, arrays: dict[str, np.ndarray], info: ModelInfo) -> Setup:
+    """FreeDave, or with a threshold FreeDave++."""
+    threshold = settings.get("threshold")
+    static: Sampler = Base() if threshold is None else Threshold(min_confidence=threshold)
+    sampler = Speculative(sampler=static, rows=settings.get("draft_steps"), partial=threshold is not None)
+    made = released(settings, schedule="linear")
+    return Setup(sampler, cache=settings.get("cache", "none"), **{**made, "steps": made["length"]})
+
+
+def multiblock(settings: Settings, arrays: dict[str, np.ndarray], info: ModelInfo) -> Setup:
+    settings.only("early_stop", False)
+    settings.get("decoded_token_threshold")  # a block is "full" if the one before is finished, at any value
+    made = released(settings, schedule="linear")
+    return Setup(
+        unmask.EntropyThreshold(max_entropy=settings.get("threshold")),
+        next_block_at=settings.get("block_add_threshold"),
+        **{**made, "steps": made["length"]},
+    )
+
+
 BUILDERS = {
     "llada_low_confidence": llada,
     "dream": dream,
@@ -171,6 +192,8 @@ BUILDERS = {
     "less_dream": less_dream,
     "less_llada": less_llada,
     "fastdllm_llada": fast_dllm,
+    "freedave_llada": freedave,
+    "multiblock_llada": multiblock,
 }
 
 

@@ -41,6 +41,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 def test_every_step_and_the_end_equal_the_reference(run: golden.Run) -> None:
     arrays, setup = recorded(run)
+    if setup.sampler.needs.speculation is not None:
+        check_speculative_run(run, arrays, setup)
+        return
     numbers = executed_steps(arrays, setup, run.model.info.mask_id)
     expected = torch.from_numpy(arrays["x_steps"]).long()[numbers]
     # the references run a batch until its last row is done; ours stops each row by itself: see the next test
@@ -84,6 +87,32 @@ def test_by_default_no_mask_is_left_where_the_reference_leaves_some(unfinished_r
     assert not (result.tokens == canvas.mask_id).any()
 
 
+def check_speculative_run(run: golden.Run, arrays: dict[str, np.ndarray], setup: references.Setup) -> None:
+    """Compare the canvases that a speculative reference accepted, its forwards, and the static path's ids.
+
+    It records a canvas per round: the last guess that it verified. We stand there two steps before the next
+    forward: the step between commits the decision on it, and needs none. The canvas before a block's last
+    commit is recorded only if the last guess was wrong.
+    """
+    steps = list(decoding(run, setup, setup.options))
+    last = [
+        number
+        for number, step in enumerate(steps)
+        if [step.block] != [s.block for s in steps[number + 1 :][:1]]
+    ]
+    first = [0, *(number + 1 for number in last[:-1])]
+    rounds = [
+        number - 2
+        for number, step in enumerate(steps)
+        if step.forward and not {number, number - 1} & {*first}
+    ]
+    almost = [steps[number - 1].tokens.tolist() for number in last]
+    recorded_canvases = [canvas.tolist() for canvas in arrays["x_steps"] if canvas.tolist() not in almost]
+    assert [steps[number].tokens.tolist() for number in sorted({*rounds, *last})] == recorded_canvases
+    assert steps[-1].tokens.tolist() == arrays["x_final"].tolist() == arrays["static_x_final"].tolist()
+    assert sum(step.forward for step in steps) == len(arrays["rows_per_forward"])
+
+
 def check_until_the_end(
     steps: list[Step], arrays: dict[str, np.ndarray], final: Tensor, run: golden.Run
 ) -> None:
@@ -114,7 +143,13 @@ def decoding(run: golden.Run, setup: references.Setup, options: Options) -> Iter
     """Our steps from the canvas that the reference started from."""
     canvas = references.canvas(run.arrays, run.model.info.mask_id).to(golden.DEVICE)
     model = Guided.on(run.model, canvas, setup.guidance) if setup.guidance else run.model
-    blocks = plan(canvas.start, setup.length, steps=setup.steps, block_length=setup.block_length)
+    blocks = plan(
+        canvas.start,
+        setup.length,
+        steps=setup.steps,
+        block_length=setup.block_length,
+        next_block_at=setup.next_block_at,
+    )
     cache = (
         None
         if setup.cache == "none"

@@ -36,6 +36,7 @@ DEFAULT_SAMPLER = "less"
 STEPS = {
     "steps": "Reverse steps at most.",
     "block_length": "Columns decoded together; auto: the model family's own, none: the full sequence.",
+    "next_block_at": "Open the next block when this share of the last one is filled.",
     "temperature": "0 takes the likeliest token.",
     "top_p": "Draw from the nucleus of this mass.",
     "top_k": "Draw from this many tokens; 0: all.",
@@ -55,6 +56,7 @@ METAVARS = {"stop": "TEXT", "block_length": "N|auto|none"}
 # how the help shows a default of None
 SHOWN = {
     "steps": "one per new token",
+    "next_block_at": "when it is full",
     "cache": "none",
     "refresh_every": "once per block",
     "max_new_tokens": "the model's own, mostly 256",

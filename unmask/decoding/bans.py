@@ -29,6 +29,12 @@ class Bans:
             return self
         return replace(self, closed=self.closed[rows])
 
+    def repeat(self, copies: int) -> Bans:
+        """Return the bans of rows that are each repeated in place."""
+        if self.closed is None or len(self.closed) == 1:
+            return self
+        return replace(self, closed=self.closed.repeat_interleave(copies, dim=0))
+
     def to(self, device: torch.device | str) -> Bans:
         """Return the same bans on another device."""
         return self if self.closed is None else replace(self, closed=self.closed.to(device))

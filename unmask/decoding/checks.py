@@ -12,7 +12,7 @@ from unmask.decoding.canvas import Canvas
 from unmask.decoding.options import Options
 from unmask.decoding.plan import Plan
 from unmask.errors import FieldError, flag, token_ids, whole
-from unmask.types import MaskedLM, ModelInfo, Needs, Sampler
+from unmask.types import MaskedLM, ModelInfo, Needs, Sampler, Speculation
 
 
 def check_run(
@@ -23,6 +23,12 @@ def check_run(
     check_needs(sampler)
     check_length(sampler, plan.columns)
     info = model.info
+    if sampler.needs.speculation is not None and not (
+        info.separable and info.deterministic and options.reuse
+    ):
+        problem = "is speculative, which needs independent rows and predictions that may be kept"
+        remedy = "use its inner sampler, or leave out guidance, refresh_every and reuse=False"
+        raise FieldError("sampler", sampler, problem, remedy)
     generation, length = plan.columns, canvas.tokens.shape[1]
     room = length - canvas.start
     whole("vocab_size", info.vocab_size, 2)
@@ -69,6 +75,8 @@ def check_needs(sampler: Sampler) -> None:
     whole(f"{name}.top_k", needs.top_k, 1)
     whole(f"{name}.lookback", needs.lookback, 0)
     whole(f"{name}.min_length", needs.min_length, 1)
+    if needs.speculation is not None and not isinstance(needs.speculation, Speculation):
+        raise FieldError(f"{name}.speculation", needs.speculation, "must be Speculation or None")
     for field_name in ("logits", "gather_logits", "span", "noise", "revoke"):
         flag(f"{name}.{field_name}", getattr(needs, field_name))
 

@@ -20,6 +20,7 @@ from unmask.decoding.observe import Context, Outcome, Scene, decide, fill
 from unmask.decoding.options import Options
 from unmask.decoding.plan import Block
 from unmask.decoding.rows import History, Rows, Written
+from unmask.decoding.speculation import SharedCache, Speculator, beside
 from unmask.decoding.summary import summarize
 from unmask.decoding.turns import Todo, Turn
 from unmask.types import Cache, HeadedLM, HiddenStates, MaskedLM, Prediction, Sampler
@@ -42,6 +43,7 @@ class Executor:
     context: Context = field(init=False)
     draws: bool = field(init=False)  # tokens are sampled, not the argmax
     head: Tensor | None = field(init=False)  # [V, D], where hidden states are kept in place of logits
+    speculator: Speculator | None = field(init=False)
     launched: Prediction | None = None  # started by `look`, for the next `predict`
     block: Block | None = None
     cached_rows: Tensor | None = None  # numbers of the rows that the cache holds; None: all
@@ -53,6 +55,8 @@ class Executor:
         self.context = Context(schedule, self.options.selection, self.blockwise, info.eos_ids)
         head = self.model.head_weight if has_head(self.model) else None
         self.head = head if head is not None and self.needs_few_logits(head) else None
+        speculation = self.sampler.needs.speculation
+        self.speculator = None if speculation is None else Speculator(speculation)
 
     def look(self, rows: Rows, window: slice, block: Block) -> Todo:
         """Return what is left to decode: the one place where the host waits for the device.
@@ -60,12 +64,16 @@ class Executor:
         On a GPU a forward that is certain starts here, and runs while the caller sees the last step.
         """
         self.launched = None
+        if self.speculator is not None:
+            self.speculator.recall(rows)
         return self.prepare(rows, window, block, remaining(rows, window, block))
 
     def prepare(self, rows: Rows, window: slice, block: Block, todo: Todo) -> Todo:
         """Get ready for the next forward: tell the cache of a new block, and start early on a GPU."""
         if block is not self.block:
             self.block = block
+            if self.speculator is not None:
+                self.speculator.forget()
             if self.cache is not None:
                 self.cache.start_block(block.columns)
                 self.cached_rows = self.pick(todo.running, todo.num_running)
@@ -84,6 +92,13 @@ class Executor:
     def decide(
         self, turn: Turn, prediction: Prediction, history: History, written: Written | None
     ) -> Outcome:
+        """Return the positions to commit."""
+        outcome = self.ask(turn, prediction, history, written)
+        if self.speculator is None or turn.leftover:
+            return outcome
+        return self.speculator.shorten(outcome, turn.window)
+
+    def ask(self, turn: Turn, prediction: Prediction, history: History, written: Written | None) -> Outcome:
         """Ask the sampler which positions to commit; a leftover fill commits all of them."""
         scene = self.scene(turn, written)
         if turn.leftover:
@@ -101,24 +116,39 @@ class Executor:
                 noise = self.noise(todo.running, width)
         tokens, revocable = written or (None, None)
         scene = Scene(todo.masked, todo.active, todo.running, turn.started, turn.clock)
-        return scene._replace(draws=draws, noise=noise, tokens=tokens, written=revocable)
+        return scene._replace(draws=draws, noise=noise, tokens=tokens, written=revocable, urgent=todo.urgent)
 
     def forward(self, rows: Rows, window: slice, todo: Todo) -> Prediction:
         """Run the model on the rows that need it, and keep the last prediction of the others."""
         picked = None
         if self.model.info.separable:
             picked = self.cached_rows if self.cache is not None else self.pick(todo.fresh, todo.num_fresh)
+        guesses = None if self.speculator is None else self.speculator.guess(rows, window, todo)
         if picked is None or todo.num_fresh == todo.num_running:
             rows.prediction = None  # free the last logits before the next ones come
-        bans = self.bans.within(window)
-        if picked is None:
-            return self.read(run_model(self.model, rows.canvas, window, self.cache), bans)
-        output = run_model(self.model, rows.canvas.take(picked), window, self.cache)
-        part = self.read(output, bans.take(picked))
-        if rows.prediction is not None:
+        canvas, bans = rows.canvas, self.bans.within(window)
+        if picked is not None:
+            canvas, bans = canvas.take(picked), bans.take(picked)
+        if guesses is None or self.speculator is None:
+            rows.guesses = None
+            part = self.read(run_model(self.model, canvas, window, self.cache), bans)
+        else:
+            part, *guessed = self.run_guesses(
+                canvas, guesses if picked is None else guesses[picked], window, bans
+            )
+            rows.guesses = (todo.active.sum(-1) - 1).clamp(max=len(guessed))
+            self.speculator.keep(guesses, [spread(each, picked, todo) for each in guessed], todo.fresh)
+        if picked is not None and rows.prediction is not None:
             return rows.prediction.put(picked, part)
-        place = torch.zeros_like(todo.running, dtype=torch.long)  # idle rows may have any prediction
-        return part.take(place.index_copy(0, picked, torch.arange(len(picked), device=picked.device)))
+        return spread(part, picked, todo)
+
+    def run_guesses(self, canvas: Canvas, guesses: Tensor, window: slice, bans: Bans) -> list[Prediction]:
+        """Run rows and their guesses [B, R, N] in one forward; return R + 1 predictions of B rows."""
+        copies = 1 + guesses.shape[1]
+        cache = None if self.cache is None else SharedCache(self.cache, copies)
+        output = run_model(self.model, beside(canvas, guesses), window, cache)
+        prediction = self.read(output, bans.repeat(copies))
+        return [prediction.take(slice(number, None, copies)) for number in range(copies)]
 
     def pick(self, wanted: Tensor, count: int) -> Tensor | None:
         """Return the numbers of the wanted rows, and of some others up to a usual size; None for all."""
@@ -152,6 +182,14 @@ class Executor:
         needs, (vocabulary, size) = self.sampler.needs, head.shape
         few = needs.gather_logits and not needs.logits and needs.top_k * size < vocabulary
         return few and not self.draws
+
+
+def spread(part: Prediction, picked: Tensor | None, todo: Todo) -> Prediction:
+    """Return a prediction of all rows from one of the picked rows [n]; the others may have any."""
+    if picked is None:
+        return part
+    place = torch.zeros_like(todo.running, dtype=torch.long)
+    return part.take(place.index_copy(0, picked, torch.arange(len(picked), device=picked.device)))
 
 
 MakeExecutor: TypeAlias = Callable[..., Executor]
@@ -191,7 +229,7 @@ def remaining(rows: Rows, window: slice, block: Block) -> Todo:
     masked, active, running, fresh = left_to_do(
         canvas.tokens[:, window],
         canvas.tokens[:, canvas.start :],
-        None if window == block.columns else inside(block, window, canvas.tokens.device),
+        inside(rows, window, block),
         rows.stopped,
         rows.changed if rows.reuse else None,
         mask_id=canvas.mask_id,
@@ -201,7 +239,8 @@ def remaining(rows: Rows, window: slice, block: Block) -> Todo:
     flags: list[list[bool]] = torch.stack([running, fresh, broken]).tolist()
     if any(flags[2]):
         raise broken_logits([row for row, flag in enumerate(flags[2]) if flag], rows.steps)
-    return Todo(masked, active, running, fresh, sum(flags[0]), sum(flags[1]))
+    urgent = None if rows.open_blocks is None else rows.open_blocks.urgent(masked)
+    return Todo(masked, active, running, fresh, sum(flags[0]), sum(flags[1]), urgent)
 
 
 def left_to_do(
@@ -216,8 +255,8 @@ def left_to_do(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return the tensors of a Todo.
 
-    `tokens` [B, W] are the window's, `generated` [B, L] those of the generation; `inside` [W] marks the
-    window's columns that belong to the block, or is None if all of them do.
+    `tokens` [B, W] are the window's, `generated` [B, L] those of the generation; `inside` [1 or B, W] marks
+    the window's columns that belong to the block, or is None if all of them do.
     """
     masked = tokens == mask_id
     if eos_ids:
@@ -229,11 +268,14 @@ def left_to_do(
     return masked, active, running, running if changed is None else running & changed
 
 
-def inside(block: Block, window: slice, device: torch.device) -> Tensor:
-    """Mark the window's columns that belong to the block, [W] bool."""
-    column = torch.arange(window.start, window.stop, device=device)
-    inside: Tensor = (column >= block.columns.start) & (column < block.columns.stop)
-    return inside
+def inside(rows: Rows, window: slice, block: Block) -> Tensor | None:
+    """Mark the window's columns that belong to the block or to an open one, [1 or B, W]; None for all."""
+    if rows.open_blocks is not None:
+        return rows.open_blocks.inside(rows.canvas.masked(window))
+    if window == block.columns:
+        return None
+    column = torch.arange(window.start, window.stop, device=rows.canvas.tokens.device)[None]
+    return (column >= block.columns.start) & (column < block.columns.stop)
 
 
 def broken_logits(rows: list[int], step: int) -> ValueError:

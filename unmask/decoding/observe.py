@@ -37,6 +37,7 @@ class Scene(NamedTuple):
     noise: Tensor | None = None  # [B, W] uniform in (0, 1), where the sampler needs them
     tokens: Tensor | None = None  # [B, W] the window as it is, where the sampler may revoke
     written: Tensor | None = None  # [B, W] bool, columns that may be revoked
+    urgent: Tensor | None = None  # [B, W] bool, columns that must progress
 
 
 class Outcome(NamedTuple):
@@ -54,6 +55,8 @@ def decide(
     obs = observe(sampler, prediction, history, scene, context)
     decision = sampler.decide(obs)
     check_decision(decision, sampler, scene.masked.shape)
+    if scene.urgent is not None:
+        decision = _progress(sampler, obs, decision, scene.urgent)
     written = obs.drawn if decision.tokens is None else decision.tokens
     confined = replace(
         decision, commit=decision.commit & scene.masked & scene.running[:, None], tokens=written
@@ -111,6 +114,13 @@ def outcome_of(decision: Decision, prediction: Prediction, running: Tensor) -> O
     for more in (decision.revoke, decision.rewrite):
         changes = changes if more is None else changes | more
     return Outcome(decision, changes.any(-1), running & ~prediction.lse.isfinite().all(-1))
+
+
+def _progress(sampler: Sampler, obs: Observation, decision: Decision, urgent: Tensor) -> Decision:
+    """Commit in the urgent columns [B, W] too, as the sampler would if there were no others."""
+    alone = sampler.decide(replace(obs, active=obs.active & urgent, masked=obs.masked & urgent))
+    idle = ~(decision.commit & urgent).any(-1, keepdim=True)
+    return replace(decision, commit=decision.commit | alone.commit & urgent & idle)
 
 
 def _confine_revocations(decision: Decision, written: Tensor) -> Decision:

@@ -10,7 +10,7 @@ from numbers import Integral
 import torch
 from torch import Tensor
 
-from unmask.errors import FieldError, whole
+from unmask.errors import FieldError, share, whole
 
 DREAM_EPS = 1e-3  # Dream's time grid runs from 1 to this
 
@@ -25,12 +25,21 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True)
+class Overlap:
+    """Blocks of which several are open at a time."""
+
+    parts: tuple[slice, ...]
+    at: float  # the next block opens when this share of the last open one is filled
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """How a generation is cut into blocks. `blockwise` is the semi-autoregressive regime."""
 
     blocks: tuple[Block, ...]
     steps: int
     blockwise: bool
+    overlap: Overlap | None = None  # how blocks overlap inside the only entry of `blocks`
 
     @property
     def columns(self) -> slice:
@@ -38,10 +47,19 @@ class Plan:
         return slice(self.blocks[0].columns.start, self.blocks[-1].columns.stop)
 
 
-def plan(start: int, length: int, *, steps: int, block_length: int | None = None, grid: bool = False) -> Plan:
+def plan(
+    start: int,
+    length: int,
+    *,
+    steps: int,
+    block_length: int | None = None,
+    grid: bool = False,
+    next_block_at: float | None = None,
+) -> Plan:
     """Cut `length` columns into blocks that share `steps`; without block_length, there is one block.
 
-    Blocks start at `start`, or at multiples of their length if `grid`; the first may then be shorter.
+    Blocks start at `start`, or at multiples of their length if `grid`; the first may then be shorter. With
+    `next_block_at`, a block opens when this share of the one before is filled, and all share one budget.
     """
     whole("length", length, 1)
     whole("steps", steps, 1)
@@ -56,6 +74,12 @@ def plan(start: int, length: int, *, steps: int, block_length: int | None = None
         raise FieldError("steps", steps, problem, "raise steps or block_length")
     cuts = [slice(start + left, start + right) for left, right in pairwise(edges)]
     sizes = [right - left for left, right in pairwise(edges)]
+    if next_block_at is not None:
+        share("next_block_at", next_block_at)
+        if block_length is None:
+            raise FieldError("next_block_at", next_block_at, "needs blocks", "set block_length")
+        whole_generation = Block(slice(start, start + length), steps, 0)
+        return Plan((whole_generation,), steps, blockwise=True, overlap=Overlap(tuple(cuts), next_block_at))
     return Plan(share_steps(cuts, sizes, steps), steps, blockwise=block_length is not None)
 
 

@@ -85,8 +85,9 @@ class Counter:
         committed = decision.commit.sum(-1)
         changed = [part.sum(-1) for part in (decision.revoke, decision.rewrite) if part is not None]
         revoked = sum(changed, self._nothing)
+        rows = step.fresh * (1 if step.guesses is None else 1 + step.guesses)
         self._steps.append(
-            (step.running, step.fresh, decision.forced, committed, decision.eligible.any(-1), revoked)
+            (step.running, step.fresh, rows, decision.forced, committed, decision.eligible.any(-1), revoked)
         )
         self._leftover.append(step.leftover)
 
@@ -99,12 +100,13 @@ class Counter:
         if not self._steps:
             return Counts(**dict.fromkeys((field.name for field in fields(Counts)), self._nothing))
         columns = zip(*self._steps, strict=True)
-        running, fresh, forced, committed, eligible, revoked = (torch.stack(column) for column in columns)
+        running, fresh, rows, forced, committed, eligible, revoked = map(torch.stack, columns)
         leftover = torch.tensor(self._leftover, device=running.device)[:, None]
         running, forced = running & ~leftover, forced & running & ~leftover
         return Counts(
             steps=running.sum(0),
             forwards=fresh.sum(0),
+            rows=rows.sum(0),
             accepted=(committed * ~(forced | leftover)).sum(0),
             forced=(committed * forced).sum(0),
             forced_steps=forced.sum(0),

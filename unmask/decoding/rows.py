@@ -11,6 +11,8 @@ from torch import Tensor
 
 from unmask.decoding.canvas import Canvas
 from unmask.decoding.options import Options
+from unmask.decoding.overlap import OpenBlocks
+from unmask.decoding.plan import Overlap
 from unmask.types import ModelInfo, Needs, Prediction, Step
 
 if TYPE_CHECKING:
@@ -74,9 +76,11 @@ class Rows:
     steps: int = 0  # taken so far
     history: History = History()
     prediction: Prediction | None = None  # of the last forward
+    guesses: Tensor | None = None  # [B] guesses that ran beside each row in the last forward; None: none
     changed: Tensor | None = None  # [B] bool, rows that the last step changed; None: every row is new
     broken: Tensor | None = None  # [B] bool, rows whose last logits were not finite
     stopped: Tensor | None = None  # [B] bool, rows that `stop` has ended
+    open_blocks: OpenBlocks | None = None  # where blocks overlap
     given: Tensor | None = field(init=False)  # [B, N] bool, never to be revoked
     eos_ids: tuple[int, ...] = field(init=False)  # end a row
     reuse: bool = field(init=False)  # an unchanged row needs no new forward
@@ -87,6 +91,11 @@ class Rows:
         self.given = ~self.canvas.masked(slice(None)) if self.needs.revoke else None
         if self.stop is not None:
             self.stopped = self.stop(self.canvas.tokens)
+
+    def let_blocks_overlap(self, overlap: Overlap) -> None:
+        """Open the first of several blocks; the others follow as it fills."""
+        tokens = self.canvas.tokens
+        self.open_blocks = OpenBlocks(overlap.parts, overlap.at, len(tokens), tokens.device)
 
     def start_block(self) -> None:
         """Forget the last block, unless the sampler's history spans all of them."""
@@ -112,6 +121,8 @@ class Rows:
         if decision.revoke is not None:
             masks = torch.full_like(decision.tokens, self.canvas.mask_id)
             self.canvas = self.canvas.commit(window, decision.revoke, masks)
+        if self.open_blocks is not None:
+            self.open_blocks.advance(self.canvas.masked(window))
         self.steps, self.changed, self.broken = turn.index, outcome.changed, outcome.broken
         if not turn.leftover:
             running = None if turn.todo.num_running == len(turn.todo.running) else turn.todo.running
@@ -130,4 +141,5 @@ class Rows:
             forward=turn.todo.num_fresh > 0,
             leftover=turn.leftover,
             revocable=turn.block.columns if self.needs.revoke else None,
+            guesses=self.guesses,
         )

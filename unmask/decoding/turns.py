@@ -23,6 +23,7 @@ class Todo(NamedTuple):
     fresh: Tensor  # [B] bool, running rows that changed since their last forward
     num_running: int
     num_fresh: int
+    urgent: Tensor | None = None  # [B, W] bool, columns that must progress, where blocks overlap
 
 
 class Clock(NamedTuple):
@@ -57,11 +58,14 @@ def turns(rows: Rows, plan: Plan, look: Look) -> Iterator[Turn]:
     The caller commits every turn to `rows` before it asks for the next one.
     """
     index, schedule = 0, rows.options.schedule or rows.info.schedule
+    if plan.overlap is not None:
+        rows.let_blocks_overlap(plan.overlap)
     for number, block in enumerate(plan.blocks):
         window = plan.columns if rows.needs.span else block.columns
         rows.start_block()
         todo = look(rows, window, block)
-        started, clock = todo.active.sum(-1), Clock(0, block.budget, 0.0, 0.0)
+        started = (todo.active if plan.overlap is None else todo.masked).sum(-1)
+        clock = Clock(0, block.budget, 0.0, 0.0)
         for clock in clocks(block, plan, schedule):
             if not todo.num_running:
                 break
@@ -69,6 +73,8 @@ def turns(rows: Rows, plan: Plan, look: Look) -> Iterator[Turn]:
             yield Turn(index, number, block, window, todo, started, clock)
             todo = look(rows, window, block)
         if todo.num_running and rows.options.fill_leftovers:
+            if plan.overlap is not None:
+                todo = todo._replace(active=todo.masked)
             yield Turn(index, number, block, window, todo, started, clock, leftover=True)
             look(rows, window, block)  # raises if the last logits were not finite
 

@@ -44,6 +44,8 @@ class GraphExecutor(Executor):
     def look(self, rows: Rows, window: slice, block: Block) -> Todo:
         """Return what is left to decode. Starts the next forward while the host waits for the answer."""
         self.launched = None
+        if self.speculator is not None:
+            self.speculator.recall(rows)
         flags = self.flags(rows, window, block)
         pending = self.submit(rows, window) if self.all_fresh and block is self.block else None
         todo, broken = flags()
@@ -58,7 +60,12 @@ class GraphExecutor(Executor):
 
     def submit(self, rows: Rows, window: slice) -> Pending | None:
         """Start the first layers of the next forward, if this model's layers are the captured ones."""
-        if self.runner is None or self.runner.model is not self.model or not has_head(self.model):
+        if (
+            self.speculator is not None
+            or self.runner is None
+            or self.runner.model is not self.model
+            or not has_head(self.model)
+        ):
             return None
         canvas = rows.canvas
         try:
@@ -73,7 +80,7 @@ class GraphExecutor(Executor):
         masked, active, running, fresh, packed = maybe_compile(_left_to_do, when=self.compiled)(
             canvas.tokens[:, window].contiguous(),  # compile for one shape, not for every length of a canvas
             canvas.tokens[:, canvas.start :].contiguous(),
-            None if window == block.columns else inside(block, window, canvas.tokens.device),
+            inside(rows, window, block),
             rows.stopped,
             rows.changed if rows.reuse else None,
             rows.broken,
@@ -81,22 +88,21 @@ class GraphExecutor(Executor):
             eos_ids=rows.eos_ids,
         )
         arrived = send_to_host(packed)
+        urgent = None if rows.open_blocks is None else rows.open_blocks.urgent(masked)
 
         def wait() -> tuple[Todo, list[int]]:
             bits = arrived()
             num_running, num_fresh = (sum(row >> bit & 1 for row in bits) for bit in (0, 1))
             broken = [number for number, row in enumerate(bits) if row >> 2]
-            return Todo(masked, active, running, fresh, num_running, num_fresh), broken
+            return Todo(masked, active, running, fresh, num_running, num_fresh, urgent), broken
 
         return wait
 
-    def decide(
-        self, turn: Turn, prediction: Prediction, history: History, written: Written | None
-    ) -> Outcome:
+    def ask(self, turn: Turn, prediction: Prediction, history: History, written: Written | None) -> Outcome:
         """Ask the sampler, in compiled kernels unless it draws: random streams belong to the host."""
         drawn = self.sampler.needs.noise or self.draws
         if not self.compiled or drawn or turn.leftover:
-            return Executor.decide(self, turn, prediction, history, written)
+            return Executor.ask(self, turn, prediction, history, written)
         scene = self.scene(turn, written)
         if isinstance(scene.clock, Clock):  # Python numbers would be compiled in
             scene = scene._replace(clock=upload(scene.clock, turn.started.device))

@@ -14,6 +14,7 @@ from unmask.samplers.klass import KLASS, RELEASED
 from unmask.samplers.less import ABLATIONS, LESS
 from unmask.samplers.less_released import LESSReleased
 from unmask.samplers.prophet import Prophet
+from unmask.samplers.speculative import Speculative
 from unmask.samplers.threshold import Threshold
 from unmask.types import Sampler
 
@@ -35,6 +36,9 @@ SAMPLERS: dict[str, Sampler] = {
     "less-paper": LESS(policy="frontier", patience=2),
     "less-released": LESSReleased(),
     **{f"less-{name}": sampler for name, sampler in ABLATIONS.items()},
+    "less-speculative": Speculative(sampler=LESS()),
+    "freedave": Speculative(sampler=Base()),
+    "freedave++": Speculative(sampler=Threshold(min_confidence=0.95), partial=True),
 }
 
 
@@ -63,6 +67,7 @@ __all__ = [
     "Factor",
     "LESSReleased",
     "Prophet",
+    "Speculative",
     "Threshold",
     "make_sampler",
 ]

@@ -86,6 +86,9 @@ class Common(BaseModel):
         None, description="Reverse steps at most; one per token by default.", json_schema_extra=AT_LEAST_1
     )
     block_length: int | Literal["auto", "none"] | None = Field(None, json_schema_extra=AT_LEAST_1)
+    next_block_at: float | None = Field(
+        None, description="Open the next block when this share of the last one is filled."
+    )
     guidance: float | None = None
     end_tokens: EndTokens | None = None
     cache: CacheName | Literal["none"] | None = Field(

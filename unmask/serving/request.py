@@ -88,6 +88,9 @@ def _checked(
 ) -> Request:
     run = source.run
     _check_hashable(run.sampler)
+    if run.sampler.needs.speculation is not None:
+        problem = "is speculative: it runs several rows of its own, but a server shares forwards"
+        raise FieldError("sampler", type(run.sampler).__name__, problem, "use its inner sampler, or generate")
     on_cpu = replace(run, canvas=run.canvas.to("cpu"), bans=run.bans.to("cpu"))
     request = Request(source=source, run=on_cpu, prompt_tokens=prompt_tokens, eos_ids=eos_ids)
     limits.check_size(prompt_tokens, request.length, request.num_rows)
@@ -113,6 +116,7 @@ class GroupKey(NamedTuple):
     guided: bool
     banned: tuple[tuple[int, ...], tuple[int, ...], bool]
     width: int
+    overlapping: bool
     leftover: bool
     history: tuple[int, bool, bool]
 
@@ -187,6 +191,7 @@ class RunningRequest:
             guided=run.guidance > 0,
             banned=(run.bans.ids, run.bans.ends, run.bans.closed is None),
             width=window.stop - window.start,
+            overlapping=run.plan.overlap is not None,
             leftover=self.turn.leftover,
             history=(len(history.past), history.seen is None, history.carry is None),
         )

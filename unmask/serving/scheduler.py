@@ -179,16 +179,20 @@ def decide(
 def _join_turns(parts: Sequence[Turn], device: torch.device) -> Turn:
     """Stack the rows of several turns of one width, on a device, with one copy."""
     todos, width = [part.todo for part in parts], parts[0].todo.masked.shape[1]
-    columns = (
-        torch.cat([todo.masked for todo in todos]),
-        torch.cat([todo.active for todo in todos]),
+    columns = [
         torch.cat([part.started for part in parts])[:, None],
         torch.tensor([part.clock for part in parts], dtype=torch.float64),
-    )
+        torch.cat([todo.masked for todo in todos]),
+        torch.cat([todo.active for todo in todos]),
+    ]
+    urgent = [todo.urgent for todo in todos if todo.urgent is not None]
+    if urgent:
+        columns.append(torch.cat(urgent))
     packed = to_device(torch.cat(columns, dim=-1), device)
-    masked, active, started, clock = torch.tensor_split(packed, (width, 2 * width, 2 * width + 1), dim=-1)
+    started, clock = packed[:, :1], packed[:, 1:5]
+    masked, active, *others = packed[:, 5:].bool().split(width, dim=-1)
     running = torch.ones(len(parts), dtype=torch.bool, device=device)
-    todo = Todo(masked.bool(), active.bool(), running, running, len(parts), len(parts))
+    todo = Todo(masked, active, running, running, len(parts), len(parts), others[0] if others else None)
     return replace(parts[0], todo=todo, started=started[:, 0].long(), clock=clock)
 
 

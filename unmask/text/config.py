@@ -8,7 +8,7 @@ from typing import get_args
 from unmask.decoding.cache import BlockCache, Recompute
 from unmask.decoding.draw import Selection
 from unmask.decoding.options import Options
-from unmask.errors import FieldError, finite, flag, one_of, whole
+from unmask.errors import FieldError, finite, flag, one_of, share, whole
 from unmask.samplers.base import Base
 from unmask.text.fields import CacheName, ConfigFields, EndTokens
 from unmask.types import ModelInfo, Sampler
@@ -43,6 +43,11 @@ class GenerationConfig(ConfigFields):
             one_of("block_length", self.block_length, ("auto",))
         elif self.block_length is not None:
             whole("block_length", self.block_length, 1)
+        if self.next_block_at is not None:
+            share("next_block_at", self.next_block_at)
+            if self.cache is not None:
+                problem = "opens several blocks, but a cache knows one"
+                raise FieldError("next_block_at", self.next_block_at, problem, "use cache=None")
         if self.refresh_every is not None:
             whole("refresh_every", self.refresh_every, 1)
             if self.cache is None:

@@ -17,6 +17,9 @@ class ConfigFields:
     max_new_tokens: int | None = None  # None: the model's own, 256 unless its files say otherwise
     steps: int | None = None  # maximum number of reverse steps; None: one per new token
     block_length: int | Literal["auto"] | None = "auto"  # "auto": the family's own; None: full sequence
+    next_block_at: float | None = (
+        None  # open a block when this share of the last is filled; None: when it is full
+    )
     temperature: float = 0.0  # 0: argmax
     top_p: float = 1.0
     top_k: int = 0  # 0: all tokens

@@ -140,6 +140,7 @@ def prepare(
         length,
         steps=config.steps or length,
         block_length=config.block_size(info, length),
+        next_block_at=config.next_block_at,
     )
     ending = Ending(find_tokenizer(model), info.mask_id, info.eos_ids, config.stop)
     run = prepare_run(model, canvas, sampler, blocks, config)

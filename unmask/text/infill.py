@@ -90,6 +90,8 @@ def prepare_infill(
     sheet = lay_out(model, read_gaps(text))
     settings = replace(config, stop_at_eos=False)  # an end token ends its gap, not the text
     canvas = Canvas(sheet.tokens[None], None, sheet.gaps[0].start, model.info.mask_id)
+    if config.next_block_at is not None:
+        raise FieldError("next_block_at", config.next_block_at, "must be None for gaps")
     size = config.block_size(model.info, sheet.gaps[-1].stop - canvas.start)
     blocks = plan_gaps(canvas.masked(slice(None))[0].tolist(), config.steps, size)
     run = prepare_run(model, canvas, sampler, blocks, settings)

@@ -69,6 +69,7 @@ class Change:
     fresh: list[bool]  # the row needed a forward
     forward: bool  # the model ran
     leftover: bool  # the budget was spent, and the remaining masks took their argmax
+    guesses: list[int]  # of the next canvases, which ran beside a fresh row
     texts: Mapping[str, str] = field(default_factory=dict)  # token id -> text, of tokens not named before
 
     @property
@@ -170,6 +171,7 @@ def change(step: Step, mask_id: int) -> Change:
         fresh=step.fresh.tolist(),
         forward=step.forward,
         leftover=step.leftover,
+        guesses=[0] * len(step.tokens) if step.guesses is None else step.guesses.tolist(),
     )
 
 

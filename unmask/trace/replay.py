@@ -71,6 +71,7 @@ def count(trace: Trace, row: int) -> Counts[int]:
     return Counts(
         steps=len(steps),
         forwards=sum(change.fresh[row] for change in trace.changes),
+        rows=sum(1 + change.guesses[row] for change in trace.changes if change.fresh[row]),
         accepted=sum(len(change.commit[row]) for change in steps if not change.forced[row]),
         forced=sum(len(change.commit[row]) for change in steps if change.forced[row]),
         forced_steps=sum(change.forced[row] for change in steps),

@@ -1,0 +1,140 @@
+"""Speculation: guess the next canvases, run them beside the real one, and recall their predictions.
+
+A step whose canvas was guessed needs no forward. The sampler still decides every step from the prediction of
+the very canvas it stands on, so nothing changes but the number of forwards: this is FreeDave
+(arXiv:2510.00294), for any rule, with or without a history.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from unmask.decoding.canvas import Canvas
+from unmask.decoding.observe import Outcome
+from unmask.decoding.rows import Rows
+from unmask.decoding.turns import Todo
+from unmask.types import Cache, Prediction, Speculation
+
+NO_TOKEN = -1  # in the columns of a guess that does not exist
+
+
+@dataclass(slots=True)
+class Speculator:
+    """The guesses of a batch and their predictions, until the next block."""
+
+    speculation: Speculation
+    canvas: Tensor | None = None  # [B, N] the real one
+    tokens: Tensor | None = None  # [B, R, N] the guessed canvases
+    predictions: Prediction | None = None  # of R * B rows, guess by guess
+
+    def forget(self) -> None:
+        """Drop the guesses of the last block."""
+        self.tokens = self.predictions = None
+
+    def recall(self, rows: Rows) -> None:
+        """Give rows whose canvas was guessed its prediction: they need no forward."""
+        self.canvas = rows.canvas.tokens
+        if self.tokens is None or self.predictions is None or rows.prediction is None or rows.changed is None:
+            return
+        found = (rows.canvas.tokens[:, None] == self.tokens).all(-1) & rows.changed[:, None]
+        hit, count = found.any(-1), len(found)
+        place = found.int().argmax(-1) * count + torch.arange(count, device=found.device)
+        rows.prediction = self.predictions.take(place).where(hit, rows.prediction)
+        rows.changed = rows.changed & ~hit
+
+    def guess(self, rows: Rows, window: slice, todo: Todo) -> Tensor | None:
+        """Return guesses [B, R, N]: the canvas with the best 1, 2, ... masks of the block filled in.
+
+        They are filled as the last prediction would fill them. A guess that leaves no mask is of no use.
+        """
+        last = rows.prediction
+        if last is None or rows.changed is None:  # the first forward of a block
+            return None
+        count = min(self.speculation.rows - 1, int(todo.active.sum(-1).max()) - 1)
+        if count < 1:
+            return None
+        score = last.top_logits[..., 0] - last.lse
+        if self.speculation.order == "first":
+            score = -torch.arange(score.shape[1], device=score.device).float().expand_as(score)
+        order = score.masked_fill(~todo.active, -torch.inf).argsort(dim=-1, descending=True, stable=True)
+        rank = torch.zeros_like(order).scatter(
+            -1, order, torch.arange(order.shape[1], device=order.device).expand_as(order)
+        )
+        fill = todo.active[:, None] & (
+            rank[:, None] < torch.arange(1, count + 1, device=rank.device)[:, None]
+        )
+        guesses = rows.canvas.tokens[:, None].repeat(1, count, 1)
+        guesses[..., window] = torch.where(fill, last.top1[:, None], guesses[..., window])
+        return guesses
+
+    def keep(self, guesses: Tensor | None, parts: Sequence[Prediction], fresh: Tensor) -> None:
+        """Keep the guesses [B, R, N] of the fresh rows, with a prediction of B rows each."""
+        if guesses is None:
+            return
+        missing = self.speculation.rows - 1 - len(parts)
+        if missing:
+            guesses = torch.cat(
+                [guesses, torch.full_like(guesses[:, :1], NO_TOKEN).expand(-1, missing, -1)], 1
+            )
+        predictions = Prediction.join([*parts, *[parts[-1]] * missing])
+        if self.tokens is not None and self.predictions is not None:
+            guesses = torch.where(fresh[:, None, None], guesses, self.tokens)
+            predictions = predictions.where(fresh.repeat(self.speculation.rows - 1), self.predictions)
+        else:
+            guesses = guesses.masked_fill(~fresh[:, None, None], NO_TOKEN)
+        self.tokens, self.predictions = guesses, predictions
+
+    def shorten(self, outcome: Outcome, window: slice) -> Outcome:
+        """Commit only as much of a decision as the largest guess inside it, if there is one (FreeDave++)."""
+        decision = outcome.decision
+        if (
+            not self.speculation.partial
+            or self.canvas is None
+            or self.tokens is None
+            or decision.tokens is None
+        ):
+            return outcome
+        guessed = self.tokens[..., window]
+        filled = guessed != self.canvas[:, None, window]
+        agrees = (decision.commit[:, None] & (guessed == decision.tokens[:, None])) | ~filled
+        size = filled.sum(-1) * agrees.all(-1)
+        largest = size.argmax(-1)[:, None, None].expand(-1, 1, filled.shape[-1])
+        inside = filled.gather(1, largest)[:, 0] | (size.amax(-1) == 0)[:, None]
+        return outcome._replace(decision=replace(decision, commit=decision.commit & inside))
+
+
+def beside(canvas: Canvas, guesses: Tensor) -> Canvas:
+    """Return a canvas of (1 + R) rows for each row: its own, then its guesses [B, R, N]."""
+    tokens = torch.cat([canvas.tokens[:, None], guesses], dim=1).flatten(0, 1)
+    attend = None if canvas.attend is None else canvas.attend.repeat_interleave(1 + guesses.shape[1], dim=0)
+    return replace(canvas, tokens=tokens, attend=attend)
+
+
+@dataclass(frozen=True, slots=True)
+class SharedCache:
+    """A cache whose rows are each read by several rows of a forward, which leave it as it is."""
+
+    cache: Cache
+    copies: int  # rows of the forward for each row of the cache
+
+    def start_block(self, block: slice) -> None:
+        self.cache.start_block(block)
+
+    def columns(self, need: slice, n: int) -> slice:
+        return self.cache.columns(need, n)
+
+    def update(self, layer: int, columns: slice, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Store the keys and values of the first of every `copies` rows; return those of all rows."""
+        own = slice(None, None, self.copies)
+        stored = self.cache.update(layer, columns, k[own], v[own])
+        keys, values = (side.repeat_interleave(self.copies, dim=0) for side in stored)
+        keys[:, :, columns] = k
+        values[:, :, columns] = v
+        return keys, values
+
+    def ran(self, columns: slice) -> None:
+        self.cache.ran(columns)
