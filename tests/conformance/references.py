@@ -13,7 +13,19 @@ import torch
 from torch import Tensor
 
 from tests.conformance import golden
-from unmask import KLASS, Base, Canvas, Factor, LESSReleased, Options, Prophet, Threshold
+from unmask import (
+    KLASS,
+    Base,
+    Canvas,
+    EntropyBound,
+    Factor,
+    Hierarchy,
+    LESSReleased,
+    LocalLeap,
+    Options,
+    Prophet,
+    Threshold,
+)
 from unmask.decoding.draw import NoiseSource
 from unmask.types import Decision, ModelInfo, Needs, Observation, Sampler
 
@@ -162,6 +174,31 @@ def fast_dllm(settings: Settings, arrays: dict[str, np.ndarray], info: ModelInfo
     return Setup(sampler, cache=settings.get("cache", "none"), **released(settings, schedule="linear"))
 
 
+def unbounded(settings: Settings, **options: Any) -> dict[str, Any]:
+    """Loop settings of references without a step budget: each of their steps commits at least one token."""
+    return {**released(settings, **options), "steps": settings.get("gen_length")}
+
+
+def entropy_bound(settings: Settings, arrays: dict[str, np.ndarray], info: ModelInfo) -> Setup:
+    return Setup(EntropyBound(bound=settings.get("gamma")), **unbounded(settings))
+
+
+def local_leap(settings: Settings, arrays: dict[str, np.ndarray], info: ModelInfo) -> Setup:
+    sampler = LocalLeap(
+        min_confidence=settings.get("threshold"),
+        relaxed_confidence=settings.get("relaxed_threshold"),
+        radius=settings.get("radius"),
+    )
+    return Setup(sampler, **unbounded(settings))
+
+
+def hierarchy(settings: Settings, arrays: dict[str, np.ndarray], info: ModelInfo) -> Setup:
+    sampler = Hierarchy(
+        min_confidence=settings.get("threshold"), low_confidence=settings.get("low_threshold")
+    )
+    return Setup(sampler, **unbounded(settings))
+
+
 BUILDERS = {
     "llada_low_confidence": llada,
     "dream": dream,
@@ -171,6 +208,10 @@ BUILDERS = {
     "less_dream": less_dream,
     "less_llada": less_llada,
     "fastdllm_llada": fast_dllm,
+    "eb_llada": entropy_bound,
+    "localleap_llada": local_leap,
+    "localleap_dream": local_leap,
+    "hierarchy_llada": hierarchy,
 }
 
 
