@@ -70,6 +70,47 @@ def test_frontier_run_stops_at_the_first_active_position_that_is_not_eligible(te
     assert frontier_run(text) == expected
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [  # c = commits, E = commits an end token, m = stays masked, . = taken or outside
+        ("ccEE", "xxxx"),
+        ("cmEE", "x..."),
+        ("EmE", "x.."),  # the first end token has no mask to its left
+        ("mEcE", "..x."),  # a word behind an end token that waits still commits
+        (".E.", ".x."),
+        ("...", "..."),
+    ],
+)
+def test_an_end_token_waits_for_the_masks_to_its_left(text, expected):
+    found = policies.ends_last(mask(text, "cE"), mask(text, "cEm"), mask(text, "E"))
+    assert drawing(found) == expected
+
+
+@settings(max_examples=200)
+@given(text=st.text(alphabet="cEme.", min_size=1, max_size=12))
+def test_end_tokens_come_last_as_if_they_were_removed_one_by_one(text):
+    commits = {i for i, letter in enumerate(text) if letter in "cE"}
+    open_ = {i for i, letter in enumerate(text) if letter != "."}
+    while early := [i for i in commits if text[i] == "E" and any(j < i for j in open_ - commits)]:
+        commits.remove(early[0])
+    found = policies.ends_last(mask(text, "cE"), mask(text, "cEme"), mask(text, "Ee"))
+    assert drawing(found) == "".join("x" if i in commits else "." for i in range(len(text)))
+
+
+@pytest.mark.parametrize(
+    ("scores", "text", "expected"),
+    [
+        ([0.1, 0.9, 0.5, 0.7, 0.6], "mm.mm", ".x.x."),
+        ([0.5, 0.5, 0.9, 0.5, 0.4], "mm.mm", "xx.x."),  # equal scores of a run are all best
+        ([-torch.inf, 0.1, 0.2], "m.m", "x.x"),
+        ([0.1, 0.2, 0.3], "...", "..."),
+        ([0.1, 0.2, 0.3], "mmm", "..x"),
+    ],
+)
+def test_every_run_of_active_positions_has_its_best(scores, text, expected):
+    assert drawing(policies.best_of_runs(torch.tensor([scores]), mask(text, "m"))) == expected
+
+
 def test_best_takes_the_highest_scores_among_the_allowed():
     assert best([0.1, 0.9, 0.5, 0.7], "m.mm", 2) == "..xx"
 

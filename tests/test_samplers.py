@@ -15,9 +15,12 @@ from unmask import (
     SAMPLERS,
     Base,
     EntropyBound,
+    EntropyThreshold,
     Factor,
     GenerationConfig,
+    Hierarchy,
     LESSReleased,
+    LocalLeap,
     Prophet,
     Threshold,
     generate,
@@ -286,6 +289,72 @@ def test_klass_strategies_choose_among_the_ready(strategy, expected):
 def test_klass_commits_the_argmax_whatever_was_drawn():
     decision = KLASS().decide(observe(sure(0.4, 0.5), drawn=torch.tensor([[3, 3]])))
     assert decision.tokens.tolist() == [[0, 0]]
+
+
+# entropy threshold
+
+
+def test_the_entropy_threshold_commits_every_position_of_low_entropy_or_the_lowest():
+    now = predict([[9.0, 0.0, 0.0], [0.0, 0.0, -INF], [0.0, 0.0, 0.0], [9.0, 0.0, 0.0]])
+    decision = EntropyThreshold(max_entropy=0.5).decide(observe(now))
+    assert (committed(decision), forced(decision)) == ("x..x", False)
+    assert decision.signals["entropy"][0, 1:3].tolist() == pytest.approx([math.log(2), math.log(3)])
+    lowest = EntropyThreshold(max_entropy=0.5).decide(observe(now, active=".mm."))
+    assert (committed(lowest), forced(lowest)) == (".x..", True)
+    assert committed(EntropyThreshold(max_entropy=0.7).decide(observe(now))) == "xx.x"
+    assert committed(EntropyThreshold(max_entropy=0.0).decide(observe(now, active="m..m"))) == "x..."
+
+
+# local leap
+
+
+def test_local_leap_relaxes_its_bar_within_the_radius_of_an_anchor():
+    now = sure(0.8, 0.8, 0.5, 0.95, 0.7, 0.8, 0.8)
+    decision = LocalLeap(radius=2).decide(observe(now))
+    assert (committed(decision), forced(decision)) == (".x.x.x.", False)
+    assert drawing(decision.signals["near_anchor"]) == ".xxxxx."
+    assert committed(LocalLeap(radius=0).decide(observe(now))) == "...x..."
+    assert committed(LocalLeap(radius=9).decide(observe(now))) == "xx.x.xx"
+    assert committed(SAMPLERS["local-leap-dream"].decide(observe(sure(0.78, 0.95, 0.82)))) == ".xx"
+
+
+def test_local_leap_counts_columns_that_are_taken_and_takes_none_of_them_for_an_anchor():
+    now = sure(0.8, 0.99, 0.99, 0.95)
+    assert committed(LocalLeap(radius=2).decide(observe(now, active="m..m"))) == "...x"
+    assert committed(LocalLeap(radius=3).decide(observe(now, active="m..m"))) == "x..x"
+
+
+def test_local_leap_without_an_anchor_commits_the_best():
+    decision = LocalLeap().decide(observe(sure(0.8, 0.89, 0.85)))
+    assert (committed(decision), forced(decision)) == (".x.", True)
+
+
+# hierarchy
+
+
+def test_hierarchy_commits_the_best_of_every_run_of_masks():
+    now = sure(0.5, 0.6, 0.99, 0.5, 0.45, 0.99, 0.39)
+    decision = Hierarchy().decide(observe(now, active="mm.mm.m"))
+    assert (committed(decision), forced(decision)) == (".x.x...", False)
+    assert drawing(decision.signals["best_of_run"]) == ".x.x..x"
+
+
+def test_hierarchy_commits_confident_positions_wherever_they_stand():
+    assert committed(Hierarchy().decide(observe(sure(0.95, 0.92, 0.5, 0.99)))) == "xx.x"
+
+
+def test_both_thresholds_of_hierarchy_are_strict():
+    halves = predict([[0.0, 0.0, -INF], [0.0, 0.0, 0.0]])
+    assert forced(Hierarchy(min_confidence=0.5, low_confidence=0.5).decide(observe(halves)))
+    lower = Hierarchy(min_confidence=0.5, low_confidence=0.49).decide(observe(halves))
+    assert (committed(lower), forced(lower)) == ("x.", False)
+
+
+def test_equal_positions_of_a_run_commit_together_but_the_fallback_is_one():
+    now = sure(0.6, 0.6, 0.5)
+    assert committed(Hierarchy().decide(observe(now))) == "xx."
+    fallback = Hierarchy(low_confidence=0.7).decide(observe(now))
+    assert (committed(fallback), forced(fallback)) == ("x..", True)
 
 
 # prophet

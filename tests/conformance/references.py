@@ -13,7 +13,21 @@ import torch
 from torch import Tensor
 
 from tests.conformance import golden
-from unmask import KLASS, Base, Canvas, Factor, LESSReleased, Options, Prophet, Speculative, Threshold
+from unmask import (
+    KLASS,
+    Base,
+    Canvas,
+    EntropyBound,
+    EntropyThreshold,
+    Factor,
+    Hierarchy,
+    LESSReleased,
+    LocalLeap,
+    Options,
+    Prophet,
+    Speculative,
+    Threshold,
+)
 from unmask.decoding.draw import NoiseSource
 from unmask.types import Decision, ModelInfo, Needs, Observation, Sampler
 
@@ -168,19 +182,42 @@ def freedave(settings: Settings, arrays: dict[str, np.ndarray], info: ModelInfo)
     threshold = settings.get("threshold")
     static: Sampler = Base() if threshold is None else Threshold(min_confidence=threshold)
     sampler = Speculative(sampler=static, rows=settings.get("draft_steps"), partial=threshold is not None)
-    made = released(settings, schedule="linear")
-    return Setup(sampler, cache=settings.get("cache", "none"), **{**made, "steps": made["length"]})
+    return Setup(sampler, cache=settings.get("cache", "none"), **unbounded(settings, schedule="linear"))
 
 
 def multiblock(settings: Settings, arrays: dict[str, np.ndarray], info: ModelInfo) -> Setup:
     settings.only("early_stop", False)
     settings.get("decoded_token_threshold")  # a block is "full" if the one before is finished, at any value
-    made = released(settings, schedule="linear")
     return Setup(
-        unmask.EntropyThreshold(max_entropy=settings.get("threshold")),
+        EntropyThreshold(max_entropy=settings.get("threshold")),
         next_block_at=settings.get("block_add_threshold"),
-        **{**made, "steps": made["length"]},
+        **unbounded(settings, schedule="linear"),
     )
+
+
+def unbounded(settings: Settings, **options: Any) -> dict[str, Any]:
+    """Loop settings of references without a step budget: each of their steps commits at least one token."""
+    return {**released(settings, **options), "steps": settings.get("gen_length")}
+
+
+def entropy_bound(settings: Settings, arrays: dict[str, np.ndarray], info: ModelInfo) -> Setup:
+    return Setup(EntropyBound(bound=settings.get("gamma")), **unbounded(settings))
+
+
+def local_leap(settings: Settings, arrays: dict[str, np.ndarray], info: ModelInfo) -> Setup:
+    sampler = LocalLeap(
+        min_confidence=settings.get("threshold"),
+        relaxed_confidence=settings.get("relaxed_threshold"),
+        radius=settings.get("radius"),
+    )
+    return Setup(sampler, **unbounded(settings))
+
+
+def hierarchy(settings: Settings, arrays: dict[str, np.ndarray], info: ModelInfo) -> Setup:
+    sampler = Hierarchy(
+        min_confidence=settings.get("threshold"), low_confidence=settings.get("low_threshold")
+    )
+    return Setup(sampler, **unbounded(settings))
 
 
 BUILDERS = {
@@ -194,6 +231,10 @@ BUILDERS = {
     "fastdllm_llada": fast_dllm,
     "freedave_llada": freedave,
     "multiblock_llada": multiblock,
+    "eb_llada": entropy_bound,
+    "localleap_llada": local_leap,
+    "localleap_dream": local_leap,
+    "hierarchy_llada": hierarchy,
 }
 
 

@@ -19,9 +19,15 @@ from unmask.decoding.cache import BlockCache
 from unmask.decoding.result import collect
 from unmask.types import Step
 
-TOLERANCE = {"confidence": 2e-4, "jsd": 2e-4, "kl": 5e-5, "score": 5e-4, "gap": 2e-3}
+TOLERANCE = {"confidence": 2e-4, "entropy": 2e-4, "jsd": 2e-4, "kl": 5e-5, "score": 5e-4, "gap": 2e-3}
 RELATIVE = {"kl": 2e-4}
-FLOAT_SIGNALS = {"sig_conf": "confidence", "sig_drift": "jsd", "sig_kl": "kl", "score": "score"}
+FLOAT_SIGNALS = {
+    "sig_conf": "confidence",
+    "sig_entropy": "entropy",
+    "sig_drift": "jsd",
+    "sig_kl": "kl",
+    "score": "score",
+}
 FLAGS = {"sig_persist": "persistence", "sig_accept": "eligible", "sig_ready": "eligible"}
 
 

@@ -12,7 +12,19 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tests.toy import COUNTS, Toy, log_probs, predict, run, trail
-from unmask import KLASS, LESS, SAMPLERS, Base, LESSReleased, Prophet, Selection, Threshold
+from unmask import (
+    KLASS,
+    LESS,
+    SAMPLERS,
+    Base,
+    FirstMask,
+    Hierarchy,
+    LESSReleased,
+    LocalLeap,
+    Prophet,
+    Selection,
+    Threshold,
+)
 from unmask.samplers.signals import confidence, entropy, jsd, kl, margin
 from unmask.types import Sampler
 
@@ -30,6 +42,10 @@ EAGER = [  # values with which the toy makes every branch of a rule happen
     LESSReleased(min_confidence=0.2, max_jsd=0.5, end_bar=0.3, end_floor=0.1),
     Base(order_temperature=0.3, temperature=0.7, top_k=3),
     Threshold(min_confidence=0.4),
+    LocalLeap(min_confidence=0.5, relaxed_confidence=0.2, radius=1),
+    Hierarchy(min_confidence=0.5, low_confidence=0.2),
+    FirstMask(min_confidence=0.4, window=3),
+    FirstMask(min_confidence=0.4, along="jsd", along_jsd=0.1, revoke_below=0.4),
 ]
 
 
@@ -136,7 +152,7 @@ def test_every_sampler_ends_within_its_budget_and_leaves_no_mask(name, case):
     assert result.steps.tolist() == budgets
     assert not (result.generated == case.model.mask_id).any()
     filled = [case.length - len(held) for held in case.filled]
-    commits = result.accepted + result.forced + result.leftovers
+    commits = result.accepted + result.forced + result.leftovers - result.revoked
     assert all(done <= masks for done, masks in zip(commits.tolist(), filled, strict=True))
     if not case.stop_at_eos:
         assert commits.tolist() == filled
@@ -150,13 +166,19 @@ def test_no_sampler_touches_the_prompt_or_a_token_that_is_there(name, case):
     before = canvas.tokens
     for step in steps:
         changed = step.tokens != before
+        revoked = torch.zeros_like(changed)
+        if step.decision.revoke is not None:
+            revoked[:, step.window] = step.decision.revoke
+        assert (step.tokens[revoked] == case.model.mask_id).all()
+        assert (canvas.tokens[revoked] == case.model.mask_id).all()
+        changed = changed & ~revoked
         assert (before[changed] == case.model.mask_id).all()
         assert not changed[:, : canvas.start].any()
         assert not (step.tokens[changed] == case.model.mask_id).any()
         shown = torch.zeros_like(changed)
         shown[:, step.window] = step.decision.commit
         assert torch.equal(shown, changed)
-        assert not changed[~step.running].any()
+        assert not (changed | revoked)[~step.running].any()
         before = step.tokens
     after = case.run(name).tokens
     given_tokens = canvas.tokens != case.model.mask_id

@@ -9,10 +9,14 @@ from typing import Any
 from unmask.errors import known_field, one_of
 from unmask.samplers.base import Base
 from unmask.samplers.entropy_bound import EntropyBound
+from unmask.samplers.entropy_threshold import EntropyThreshold
 from unmask.samplers.factor import Factor
+from unmask.samplers.first_mask import FirstMask
+from unmask.samplers.hierarchy import Hierarchy
 from unmask.samplers.klass import KLASS, RELEASED
 from unmask.samplers.less import ABLATIONS, LESS
 from unmask.samplers.less_released import LESSReleased
+from unmask.samplers.local_leap import LocalLeap
 from unmask.samplers.prophet import Prophet
 from unmask.samplers.speculative import Speculative
 from unmask.samplers.threshold import Threshold
@@ -28,6 +32,15 @@ SAMPLERS: dict[str, Sampler] = {
     "factor": Factor(),
     "factor-released": Factor(last_rank_free=True),
     "entropy-bound": EntropyBound(),
+    "entropy-threshold": EntropyThreshold(),
+    "local-leap": LocalLeap(),
+    "local-leap-dream": LocalLeap(relaxed_confidence=0.8),
+    "hierarchy": Hierarchy(),
+    "first-mask": FirstMask(),
+    "first-mask-accurate": FirstMask(window=2),
+    "first-mask-along": FirstMask(along="jsd"),
+    "first-mask-always": FirstMask(along="confidence", along_confidence=0),
+    "first-mask-revoke": FirstMask(along="confidence", along_confidence=0, revoke_below=0.1),
     "klass": KLASS(),
     **{f"klass-{name}": KLASS(min_confidence=c, max_kl=kl) for name, (c, kl) in RELEASED.items()},
     "prophet": Prophet(),
@@ -64,8 +77,12 @@ __all__ = [
     "SAMPLERS",
     "Base",
     "EntropyBound",
+    "EntropyThreshold",
     "Factor",
+    "FirstMask",
+    "Hierarchy",
     "LESSReleased",
+    "LocalLeap",
     "Prophet",
     "Speculative",
     "Threshold",

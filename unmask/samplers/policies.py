@@ -32,6 +32,21 @@ def frontier_run(eligible: Tensor, active: Tensor) -> Tensor:
     return eligible & ((active & ~eligible).cumsum(-1) == 0)
 
 
+def ends_last(commit: Tensor, active: Tensor, is_end: Tensor) -> Tensor:
+    """Return the commits without end tokens that would leave an active position to their left."""
+    # no end token that is left out makes another one illegal: the position that bars it bars all to its right
+    return commit & ~(is_end & ((active & ~commit).cumsum(-1) > 0))
+
+
+def best_of_runs(score: Tensor, active: Tensor) -> Tensor:
+    """Return the best of every run of adjacent active positions; ties are all best."""
+    run = (~active).cumsum(-1)  # the same number along a run, and at the gap before it
+    score = score.masked_fill(~active, -torch.inf)
+    lowest = torch.full_like(score[:, :1], -torch.inf).expand(-1, score.shape[-1] + 1)
+    best_score = lowest.scatter_reduce(-1, run, score, "amax").gather(-1, run)
+    return active & (score == best_score)
+
+
 def best(score: Tensor, among: Tensor, n: Tensor | int) -> Tensor:
     """Return the n [B] positions of `among` with the best scores, or all if there are fewer; ties go left."""
     return among & (ranks(score, among) < (n[:, None] if isinstance(n, Tensor) else n))
