@@ -13,7 +13,20 @@ import torch
 from torch import Tensor
 
 from tests.conformance import golden
-from unmask import KLASS, Base, Canvas, Factor, LESSReleased, Options, Prophet, Threshold
+from unmask import (
+    KLASS,
+    PC,
+    Base,
+    Canvas,
+    Credit,
+    Factor,
+    LESSReleased,
+    Options,
+    Prophet,
+    Saber,
+    Threshold,
+    TokenFrequency,
+)
 from unmask.decoding.draw import NoiseSource
 from unmask.types import Decision, ModelInfo, Needs, Observation, Sampler
 
@@ -162,6 +175,30 @@ def fast_dllm(settings: Settings, arrays: dict[str, np.ndarray], info: ModelInfo
     return Setup(sampler, cache=settings.get("cache", "none"), **released(settings, schedule="linear"))
 
 
+def credit(settings: Settings, arrays: dict[str, np.ndarray], info: ModelInfo) -> Setup:
+    sampler = Credit(
+        min_confidence=settings.get("threshold"),
+        weight=settings.get("credit_alpha"),
+        power=settings.get("boost_gamma"),
+        decay=settings.get("decay_beta"),
+    )
+    return Setup(sampler, **{**released(settings), "steps": settings.get("gen_length")})
+
+
+def saber(settings: Settings, arrays: dict[str, np.ndarray], info: ModelInfo) -> Setup:
+    sampler = Saber(number=settings.get("n"))
+    return Setup(sampler, **{**released(settings), "steps": settings.get("gen_length")})
+
+
+def pc(settings: Settings, arrays: dict[str, np.ndarray], info: ModelInfo) -> Setup:
+    sampler = PC(
+        position_weight=settings.get("lambd"),
+        max_score=settings.get("alpha"),
+        frequencies=TokenFrequency(torch.from_numpy(arrays["token_frequency"])),
+    )
+    return Setup(sampler, **released(settings, schedule="linear"))
+
+
 BUILDERS = {
     "llada_low_confidence": llada,
     "dream": dream,
@@ -171,6 +208,9 @@ BUILDERS = {
     "less_dream": less_dream,
     "less_llada": less_llada,
     "fastdllm_llada": fast_dllm,
+    "credit_llada": credit,
+    "saber_llada": saber,
+    "pc_llada": pc,
 }
 
 

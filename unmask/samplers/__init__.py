@@ -8,12 +8,16 @@ from typing import Any
 
 from unmask.errors import known_field, one_of
 from unmask.samplers.base import Base
+from unmask.samplers.credit import Credit
 from unmask.samplers.entropy_bound import EntropyBound
 from unmask.samplers.factor import Factor
+from unmask.samplers.frequency import TokenFrequency
 from unmask.samplers.klass import KLASS, RELEASED
 from unmask.samplers.less import ABLATIONS, LESS
 from unmask.samplers.less_released import LESSReleased
+from unmask.samplers.pc import PC
 from unmask.samplers.prophet import Prophet
+from unmask.samplers.saber import Saber
 from unmask.samplers.threshold import Threshold
 from unmask.types import Sampler
 
@@ -27,6 +31,9 @@ SAMPLERS: dict[str, Sampler] = {
     "factor": Factor(),
     "factor-released": Factor(last_rank_free=True),
     "entropy-bound": EntropyBound(),
+    "pc": PC(),
+    "credit": Credit(),
+    "saber": Saber(),
     "klass": KLASS(),
     **{f"klass-{name}": KLASS(min_confidence=c, max_kl=kl) for name, (c, kl) in RELEASED.items()},
     "prophet": Prophet(),
@@ -57,12 +64,16 @@ def check_fields(name: str, preset: Any, changes: Mapping[str, Any]) -> None:
 __all__ = [
     "KLASS",
     "LESS",
+    "PC",
     "SAMPLERS",
     "Base",
+    "Credit",
     "EntropyBound",
     "Factor",
     "LESSReleased",
     "Prophet",
+    "Saber",
     "Threshold",
+    "TokenFrequency",
     "make_sampler",
 ]
