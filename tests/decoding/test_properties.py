@@ -12,7 +12,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tests.toy import COUNTS, Toy, log_probs, predict, run, trail
-from unmask import KLASS, LESS, SAMPLERS, Base, LESSReleased, Prophet, Selection, Threshold
+from unmask import KLASS, LESS, SAMPLERS, Base, Credit, LESSReleased, Prophet, Saber, Selection, Threshold
 from unmask.samplers.signals import confidence, entropy, jsd, kl, margin
 from unmask.types import Sampler
 
@@ -30,6 +30,8 @@ EAGER = [  # values with which the toy makes every branch of a rule happen
     LESSReleased(min_confidence=0.2, max_jsd=0.5, end_bar=0.3, end_floor=0.1),
     Base(order_temperature=0.3, temperature=0.7, top_k=3),
     Threshold(min_confidence=0.4),
+    Credit(min_confidence=0.4, weight=2.0, decay=0.95, credits=2),
+    Saber(number=5),
 ]
 
 
@@ -136,7 +138,7 @@ def test_every_sampler_ends_within_its_budget_and_leaves_no_mask(name, case):
     assert result.steps.tolist() == budgets
     assert not (result.generated == case.model.mask_id).any()
     filled = [case.length - len(held) for held in case.filled]
-    commits = result.accepted + result.forced + result.leftovers
+    commits = result.accepted + result.forced + result.leftovers - result.revoked
     assert all(done <= masks for done, masks in zip(commits.tolist(), filled, strict=True))
     if not case.stop_at_eos:
         assert commits.tolist() == filled
@@ -150,12 +152,15 @@ def test_no_sampler_touches_the_prompt_or_a_token_that_is_there(name, case):
     before = canvas.tokens
     for step in steps:
         changed = step.tokens != before
-        assert (before[changed] == case.model.mask_id).all()
         assert not changed[:, : canvas.start].any()
-        assert not (step.tokens[changed] == case.model.mask_id).any()
-        shown = torch.zeros_like(changed)
+        shown, revoked = torch.zeros_like(changed), torch.zeros_like(changed)
         shown[:, step.window] = step.decision.commit
-        assert torch.equal(shown, changed)
+        if step.decision.revoke is not None:
+            revoked[:, step.window] = step.decision.revoke
+        assert torch.equal(shown | revoked, changed)
+        assert (before[shown] == case.model.mask_id).all()
+        assert not (step.tokens[shown] == case.model.mask_id).any()
+        assert (step.tokens[revoked] == case.model.mask_id).all()
         assert not changed[~step.running].any()
         before = step.tokens
     after = case.run(name).tokens
@@ -203,7 +208,7 @@ def test_different_seeds_give_different_tokens_where_tokens_are_drawn(name):
         tuple(run(model, SAMPLERS[name], length=12, seeds=[seed], selection=hot).generated[0].tolist())
         for seed in range(6)
     }
-    if isinstance(SAMPLERS[name], KLASS):  # commits the argmax whatever the temperature
+    if isinstance(SAMPLERS[name], KLASS | Credit):  # they commit the argmax whatever the temperature
         assert len(results) == 1
     else:
         assert len(results) > 1

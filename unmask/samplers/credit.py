@@ -1,11 +1,12 @@
-"""Credit: a token that keeps winning gains credit, which raises its logit (CreditDecoding, arXiv:2510.06133).
+"""Credit: a token that keeps winning earns credit, which raises its logit (CreditDecoding, arXiv:2510.06133).
 
-Every step a position's winner earns confidence ** power, and older credit decays. A token's fused logit is its
-logit + weight * ln(1 + credit). All positions whose fused confidence passes the threshold are committed, or else
-the best one, each with its fused winner, whatever the temperature.
+In every step a position's winner earns confidence ** power, and older credit decays. The fused logit of a
+token is its logit + weight * ln(1 + credit). A position is committed if its fused winner is confident enough,
+or else the best one is, and always with the fused winner, whatever the temperature.
 
-Only past winners have credit, so a few pairs (token, credit) per position stand for a whole vocabulary. The
-fused winner is always among them, because the winner of this step is.
+Only tokens that have won have credit, so a few pairs (token, credit) stand for a whole vocabulary. The fused
+winner is one of them, because the winner of this step is. The released code never commits the mask token.
+Here a run bans it by default.
 """
 
 from __future__ import annotations
@@ -64,9 +65,9 @@ class Credit:
         )
 
     def earned(self, obs: Observation, confidence: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the credited tokens of each position and their credits, this step's win included, [B, W, K]."""
+        """Return the tokens with credit and their credits, this step included, [B, W, credits] each."""
         if obs.carry is None:
-            ids = obs.now.top1[..., None].expand(-1, -1, self.credits).clone().fill_(NONE)
+            ids = torch.full((*confidence.shape, self.credits), NONE, device=confidence.device)
             credit = torch.zeros_like(ids, dtype=torch.float32)
         else:
             ids, credit = obs.carry[..., 0].long(), obs.carry[..., 1] * self.decay

@@ -15,7 +15,7 @@ NAME = "frequencies"  # of the tensor in a file
 
 
 class TokenFrequency:
-    """The share of a corpus that each token makes up. Equal frequencies are equal values with equal hashes."""
+    """The share of each token in a corpus. Two are equal if their numbers are."""
 
     def __init__(self, values: Tensor) -> None:
         if not isinstance(values, Tensor) or values.ndim != 1 or not values.is_floating_point():

@@ -1,8 +1,8 @@
-"""PC: favour rare tokens and the left of a block (PC-Sampler, now Uncode, arXiv:2508.13021).
+"""PC: prefer rare tokens and the left of a block (PC-Sampler, now Uncode, arXiv:2508.13021).
 
-Of a token with probability c and corpus frequency f, `offset` columns into its block, the score is
-min(max_score, -c ln(f + 1e-9)) * exp(-position_weight * offset). The fixed schedule says how many positions are
-committed, the score which.
+The score of a token with probability c and frequency f, `offset` columns into its block, is
+min(max_score, -c ln(f + 1e-9)) * exp(-position_weight * offset). The fixed schedule says how many positions
+are committed, the score says which.
 """
 
 from __future__ import annotations

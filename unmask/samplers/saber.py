@@ -1,12 +1,12 @@
 """Saber: a threshold that follows the run, and commits that are taken back (arXiv:2510.18165).
 
-The threshold is the mean confidence of this block's commits so far, each at the time of its last commit. If too
-few positions pass, the `number` most confident ones are committed. While masks remain, some committed positions
-go back to the mask: those whose confidence rose least, or fell most, since the last step, a commit of this very
-step included. Fewer return than are committed, so every step makes progress: a block of n masks takes at most n steps.
+The threshold is the mean confidence of the block's commits, each when last committed, and 1 before the first.
+If too few positions pass, the `number` most confident ones are committed. While masks remain, some committed
+positions are masked again: those whose confidence rose least since the last step, even commits of this step.
+Fewer are masked than committed, so a block of n masks is complete after n steps at most.
 
-The released code also overwrites committed tokens, in this block and beyond, when fewer than `number` masks are
-left. This one does not.
+When fewer than `number` masks are left, the released code also overwrites committed tokens, even outside the
+block. This one does not. Its threshold and its changes start anew in every block.
 """
 
 from __future__ import annotations
