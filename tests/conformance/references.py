@@ -15,8 +15,10 @@ from torch import Tensor
 from tests.conformance import golden
 from unmask import (
     KLASS,
+    PC,
     Base,
     Canvas,
+    Credit,
     EntropyBound,
     EntropyThreshold,
     Factor,
@@ -25,8 +27,10 @@ from unmask import (
     LocalLeap,
     Options,
     Prophet,
+    Saber,
     Speculative,
     Threshold,
+    TokenFrequency,
 )
 from unmask.decoding.draw import NoiseSource
 from unmask.types import Decision, ModelInfo, Needs, Observation, Sampler
@@ -220,6 +224,30 @@ def hierarchy(settings: Settings, arrays: dict[str, np.ndarray], info: ModelInfo
     return Setup(sampler, **unbounded(settings))
 
 
+def credit(settings: Settings, arrays: dict[str, np.ndarray], info: ModelInfo) -> Setup:
+    sampler = Credit(
+        min_confidence=settings.get("threshold"),
+        weight=settings.get("credit_alpha"),
+        power=settings.get("boost_gamma"),
+        decay=settings.get("decay_beta"),
+    )
+    return Setup(sampler, **{**released(settings), "steps": settings.get("gen_length")})
+
+
+def saber(settings: Settings, arrays: dict[str, np.ndarray], info: ModelInfo) -> Setup:
+    sampler = Saber(number=settings.get("n"))
+    return Setup(sampler, **{**released(settings), "steps": settings.get("gen_length")})
+
+
+def pc(settings: Settings, arrays: dict[str, np.ndarray], info: ModelInfo) -> Setup:
+    sampler = PC(
+        position_weight=settings.get("lambd"),
+        max_score=settings.get("alpha"),
+        frequencies=TokenFrequency(torch.from_numpy(arrays["token_frequency"])),
+    )
+    return Setup(sampler, **released(settings, schedule="linear"))
+
+
 BUILDERS = {
     "llada_low_confidence": llada,
     "dream": dream,
@@ -235,6 +263,9 @@ BUILDERS = {
     "localleap_llada": local_leap,
     "localleap_dream": local_leap,
     "hierarchy_llada": hierarchy,
+    "credit_llada": credit,
+    "saber_llada": saber,
+    "pc_llada": pc,
 }
 
 

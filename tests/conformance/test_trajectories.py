@@ -19,7 +19,15 @@ from unmask.decoding.cache import BlockCache
 from unmask.decoding.result import collect
 from unmask.types import Step
 
-TOLERANCE = {"confidence": 2e-4, "entropy": 2e-4, "jsd": 2e-4, "kl": 5e-5, "score": 5e-4, "gap": 2e-3}
+TOLERANCE = {
+    "confidence": 2e-4,
+    "raw_confidence": 2e-4,
+    "entropy": 2e-4,
+    "jsd": 2e-4,
+    "kl": 5e-5,
+    "score": 5e-4,
+    "gap": 2e-3,
+}
 RELATIVE = {"kl": 2e-4}
 FLOAT_SIGNALS = {
     "sig_conf": "confidence",
@@ -28,6 +36,9 @@ FLOAT_SIGNALS = {
     "sig_kl": "kl",
     "score": "score",
 }
+# the threshold of credit is on the fused confidence
+FUSED_SIGNALS = {**FLOAT_SIGNALS, "sig_conf": "raw_confidence", "sig_fused": "confidence"}
+COUNTS = {"n_committed": "commit", "n_revoked": "revoke", "n_rewritten": "rewrite"}
 FLAGS = {"sig_persist": "persistence", "sig_accept": "eligible", "sig_ready": "eligible"}
 
 
@@ -167,11 +178,11 @@ def decoding(run: golden.Run, setup: references.Setup, options: Options) -> Iter
 
 def on_cpu(step: Step) -> Step:
     """The step where the recordings are."""
+    parts = ("commit", "eligible", "forced", "revoke", "rewrite")
+    values = {name: getattr(step.decision, name) for name in parts}
     decision = replace(
         step.decision,
-        commit=step.decision.commit.cpu(),
-        eligible=step.decision.eligible.cpu(),
-        forced=step.decision.forced.cpu(),
+        **{name: value.cpu() for name, value in values.items() if value is not None},
         signals={name: values.cpu() for name, values in step.decision.signals.items()},
     )
     here = {name: getattr(step, name).cpu() for name in ("tokens", "drawn", "running", "fresh")}
@@ -209,7 +220,12 @@ def check_signals(
     tied = torch.zeros_like(references.canvas(arrays, run.model.info.mask_id).tokens, dtype=torch.bool)
     for step, number in zip(taken, numbers, strict=True):
         shown = slice(step.window.start - start, step.window.stop - start)
-        for recorded_name, name in FLOAT_SIGNALS.items():
+        for recorded_name, name in COUNTS.items():
+            if recorded_name in arrays:
+                changed = getattr(step.decision, name)
+                ours = torch.zeros(len(step.tokens)) if changed is None else changed.sum(-1)
+                assert ours.tolist() == arrays[recorded_name][number].tolist(), f"{name}, step {number + 1}"
+        for recorded_name, name in (FUSED_SIGNALS if "sig_fused" in arrays else FLOAT_SIGNALS).items():
             if recorded_name in arrays:
                 theirs = torch.from_numpy(arrays[recorded_name][number][:, shown])
                 compare(signal(step, name, recorded_name), theirs, name, number)

@@ -17,11 +17,13 @@ from unmask import (
     LESS,
     SAMPLERS,
     Base,
+    Credit,
     FirstMask,
     Hierarchy,
     LESSReleased,
     LocalLeap,
     Prophet,
+    Saber,
     Selection,
     Threshold,
 )
@@ -46,6 +48,8 @@ EAGER = [  # values with which the toy makes every branch of a rule happen
     Hierarchy(min_confidence=0.5, low_confidence=0.2),
     FirstMask(min_confidence=0.4, window=3),
     FirstMask(min_confidence=0.4, along="jsd", along_jsd=0.1, revoke_below=0.4),
+    Credit(min_confidence=0.4, weight=2.0, decay=0.95, credits=2),
+    Saber(number=5),
 ]
 
 
@@ -166,19 +170,17 @@ def test_no_sampler_touches_the_prompt_or_a_token_that_is_there(name, case):
     before = canvas.tokens
     for step in steps:
         changed = step.tokens != before
-        revoked = torch.zeros_like(changed)
+        assert not changed[:, : canvas.start].any()
+        shown, revoked = torch.zeros_like(changed), torch.zeros_like(changed)
+        shown[:, step.window] = step.decision.commit
         if step.decision.revoke is not None:
             revoked[:, step.window] = step.decision.revoke
+        assert torch.equal(shown | revoked, changed)
+        assert (before[shown] == case.model.mask_id).all()
+        assert not (step.tokens[shown] == case.model.mask_id).any()
         assert (step.tokens[revoked] == case.model.mask_id).all()
         assert (canvas.tokens[revoked] == case.model.mask_id).all()
-        changed = changed & ~revoked
-        assert (before[changed] == case.model.mask_id).all()
-        assert not changed[:, : canvas.start].any()
-        assert not (step.tokens[changed] == case.model.mask_id).any()
-        shown = torch.zeros_like(changed)
-        shown[:, step.window] = step.decision.commit
-        assert torch.equal(shown, changed)
-        assert not (changed | revoked)[~step.running].any()
+        assert not changed[~step.running].any()
         before = step.tokens
     after = case.run(name).tokens
     given_tokens = canvas.tokens != case.model.mask_id
@@ -225,7 +227,7 @@ def test_different_seeds_give_different_tokens_where_tokens_are_drawn(name):
         tuple(run(model, SAMPLERS[name], length=12, seeds=[seed], selection=hot).generated[0].tolist())
         for seed in range(6)
     }
-    if isinstance(SAMPLERS[name], KLASS):  # commits the argmax whatever the temperature
+    if isinstance(SAMPLERS[name], KLASS | Credit):  # they commit the argmax whatever the temperature
         assert len(results) == 1
     else:
         assert len(results) > 1

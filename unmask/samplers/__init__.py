@@ -8,16 +8,20 @@ from typing import Any
 
 from unmask.errors import known_field, one_of
 from unmask.samplers.base import Base
+from unmask.samplers.credit import Credit
 from unmask.samplers.entropy_bound import EntropyBound
 from unmask.samplers.entropy_threshold import EntropyThreshold
 from unmask.samplers.factor import Factor
 from unmask.samplers.first_mask import FirstMask
+from unmask.samplers.frequency import TokenFrequency
 from unmask.samplers.hierarchy import Hierarchy
 from unmask.samplers.klass import KLASS, RELEASED
 from unmask.samplers.less import ABLATIONS, LESS
 from unmask.samplers.less_released import LESSReleased
 from unmask.samplers.local_leap import LocalLeap
+from unmask.samplers.pc import PC
 from unmask.samplers.prophet import Prophet
+from unmask.samplers.saber import Saber
 from unmask.samplers.speculative import Speculative
 from unmask.samplers.threshold import Threshold
 from unmask.types import Sampler
@@ -41,6 +45,9 @@ SAMPLERS: dict[str, Sampler] = {
     "first-mask-along": FirstMask(along="jsd"),
     "first-mask-always": FirstMask(along="confidence", along_confidence=0),
     "first-mask-revoke": FirstMask(along="confidence", along_confidence=0, revoke_below=0.1),
+    "pc": PC(),
+    "credit": Credit(),
+    "saber": Saber(),
     "klass": KLASS(),
     **{f"klass-{name}": KLASS(min_confidence=c, max_kl=kl) for name, (c, kl) in RELEASED.items()},
     "prophet": Prophet(),
@@ -74,8 +81,10 @@ def check_fields(name: str, preset: Any, changes: Mapping[str, Any]) -> None:
 __all__ = [
     "KLASS",
     "LESS",
+    "PC",
     "SAMPLERS",
     "Base",
+    "Credit",
     "EntropyBound",
     "EntropyThreshold",
     "Factor",
@@ -84,7 +93,9 @@ __all__ = [
     "LESSReleased",
     "LocalLeap",
     "Prophet",
+    "Saber",
     "Speculative",
     "Threshold",
+    "TokenFrequency",
     "make_sampler",
 ]

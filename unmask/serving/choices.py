@@ -6,7 +6,7 @@ import json
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, NamedTuple, get_type_hints
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import PydanticSchemaGenerationError, TypeAdapter, ValidationError
 
 from unmask.errors import FieldError, known_field
 from unmask.samplers import make_sampler
@@ -87,6 +87,8 @@ def _read_field(name: str, kind: Any, value: Any) -> Any:
         if is_dataclass(kind) and isinstance(value, str):  # a sampler inside a sampler, by name
             return make_sampler(value)
         return TypeAdapter(kind).validate_json(json.dumps(value), strict=True)
+    except PydanticSchemaGenerationError:  # JSON has no such values but null: the sampler refuses the others
+        return value
     except ValidationError as error:
         message = error.errors(include_url=False)[0]["msg"]
         raise FieldError(name, value, f"cannot be read: {message}") from None

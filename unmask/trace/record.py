@@ -213,9 +213,11 @@ def plain_numbers(values: Tensor) -> list[float | bool | None]:
 
 
 def plain(value: object) -> Any:
-    """Convert a sampler or a field's value to a JSON value; infinity becomes the text "inf"."""
+    """Convert a sampler or a field's value to a JSON value; infinity and what JSON lacks become texts."""
     if is_dataclass(value):
         return {item.name: plain(getattr(value, item.name)) for item in fields(value)}
     if isinstance(value, tuple):
         return [plain(item) for item in value]
-    return str(value) if isinstance(value, float) and not isfinite(value) else value
+    if isinstance(value, float):
+        return value if isfinite(value) else str(value)
+    return value if value is None or isinstance(value, (int, str, list, dict)) else str(value)
