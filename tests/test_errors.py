@@ -34,6 +34,7 @@ from unmask import (
     Prophet,
     Saber,
     Selection,
+    Speculative,
     Threshold,
     blank,
     decode,
@@ -143,6 +144,7 @@ BAD_FIELDS = [
 ]
 
 NUMBERS = [  # every field that is a number
+    (Speculative, ("rows",)),
     (LESS, ("min_confidence", "max_jsd", "persistence", "min_margin", "top_k", "lookahead", "patience")),
     (LESSReleased, ("min_confidence", "max_jsd", "persistence", "top_k", "lookahead", "patience")),
     (LESSReleased, ("end_floor", "end_bar", "end_slope", "end_jsd_factor")),

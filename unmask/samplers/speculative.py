@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from unmask.errors import flag, one_of, whole
+from unmask.samplers.base import Base
 from unmask.types import Decision, Needs, Observation, Sampler, Speculation
 
 ORDERS = ("surest", "first")
@@ -19,7 +20,7 @@ class Speculative:
     same. It pays while a forward of several rows costs hardly more than one of a single row.
     """
 
-    sampler: Sampler
+    sampler: Sampler = field(default_factory=Base)
     rows: int = 4  # of a forward for each row: the real canvas and guesses of the next ones
     order: Literal["surest", "first"] = "surest"  # of the masks that guesses fill
     partial: bool = False  # take a guessed part of a decision alone (FreeDave++); steps may then differ
