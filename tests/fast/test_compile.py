@@ -135,10 +135,7 @@ def test_one_graph_is_enough_for_a_run_with_a_cache():
 
 def test_what_is_compiled_for_one_sampler_does_not_stop_another(traced):
     samplers = ("threshold", "klass", "less", "base", "factor", "factor-released", "entropy-bound", "prophet")
-    samplers += ("credit", "saber", "pc")
-
-
-    samplers += ("first-mask-revoke", "hierarchy")
+    samplers += ("credit", "saber", "pc", "first-mask-revoke", "hierarchy")
     for family, block in (("llada_tiny", 16), ("dream_tiny", None)):
         plain, fast = tiny(family), started(family)
         for sampler in samplers:
@@ -156,11 +153,7 @@ def test_what_is_compiled_never_sorts_as_that_would_take_a_minute_to_compile(tra
     by_tracer = functools.cache(lambda work: torch.compile(work, dynamic=False, backend=note))
     monkeypatch.setattr(executor, "_compiled", by_tracer)
     samplers = ("base", "threshold", "factor", "entropy-bound", "klass", "prophet", "less")
-    for sampler in (*samplers, "credit", "saber", "pc"):
-
-
-    samplers += ("first-mask-revoke", "hierarchy")
-    for sampler in samplers:
+    for sampler in (*samplers, "credit", "saber", "pc", "first-mask-revoke", "hierarchy"):
         for block in (16, None):
             decoded(started("dream_tiny"), PROMPTS["batch"], sampler=sampler, block=block)
     assert "cumsum" in called  # it does look
