@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import make_dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -161,17 +161,6 @@ def test_other_settings_are_another_run(make_lab):
     }
     assert len(names) == 4
     assert run_of(lab).name(2, 1) != run_of(lab).name(3, 1)
-
-
-def test_a_younger_field_renames_a_run_only_if_it_is_set(make_lab):
-    lab = make_lab()
-
-    def named(**younger):
-        fields = [("min_confidence", float, 0.9), *((name, str, "surest") for name in younger)]
-        rule = make_dataclass("Rule", fields, frozen=True)
-        return run_of(lab, rule(**younger)).name(2, 1)
-
-    assert named() == named(fallback="surest") != named(fallback="first")
 
 
 def test_the_shipped_records_are_found():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any
 
@@ -11,8 +11,6 @@ from unmask.evals.records import Record, Timing, digest
 from unmask.text.config import GenerationConfig
 from unmask.trace import plain
 from unmask.types import Sampler
-
-ADDED = frozenset({"fallback", "min_gap", "window"})  # fields that are younger than the records in results/
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,21 +25,10 @@ class Run:
 
     def name(self, samples: int, version: int, *, compiled: bool = False) -> str:
         """Return the run's name in the store: the sampler's kind and a hash of all settings."""
-        chosen = [_settings(self.sampler), _settings(self.config), samples, version]
+        chosen = [plain(self.sampler), plain(self.config), samples, version]
         chosen += ["compiled"] if compiled else []
         chosen += [] if self.protocol is None else [self.protocol]
         return f"{type(self.sampler).__name__.lower()}-{digest(chosen)[:12]}"
-
-
-def _settings(value: Any) -> Any:
-    """Return all fields, but younger ones only if they are set: older records keep their names."""
-    if not is_dataclass(value):
-        return plain(value)
-    return {
-        item.name: _settings(getattr(value, item.name))
-        for item in fields(value)
-        if item.name not in ADDED or getattr(value, item.name) != item.default
-    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
