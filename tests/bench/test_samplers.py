@@ -8,9 +8,13 @@ from typer.testing import CliRunner
 
 from benchmarks import samplers as comparison
 from benchmarks.plain import PLAIN
+from unmask.bench import every_sampler
 from unmask.bench import samplers as bench
+from unmask.bench.every_sampler import kinds, step_times, table
 from unmask.bench.samplers import SAMPLERS, best_seconds, measure, observation, predictions
+from unmask.bench.step import SMALL
 from unmask.cli.app import app
+from unmask.samplers import SAMPLERS as REGISTERED
 from unmask.samplers import make_sampler
 
 CPU = torch.device("cpu")
@@ -46,6 +50,7 @@ def test_timed_functions_take_turns() -> None:
 
 def test_the_comparison_adds_the_plain_rule_and_the_command_times_the_samplers_alone(monkeypatch) -> None:
     monkeypatch.setattr(bench, "VOCABULARIES", {"tiny": 50})
+    monkeypatch.setattr(every_sampler, "kinds", lambda: ["threshold", "less"])
     alone = CliRunner().invoke(app, ["bench", "samplers", "--repeat", "1"])
     beside = CliRunner().invoke(comparison.app, ["--repeat", "1"])
     for result, columns in ((alone, 2), (beside, 4)):
@@ -53,3 +58,18 @@ def test_the_comparison_adds_the_plain_rule_and_the_command_times_the_samplers_a
         rows = [line.split() for line in result.output.splitlines() if line.startswith(tuple(SAMPLERS))]
         assert [row[0] for row in rows] == list(SAMPLERS)
         assert {len(row) for row in rows} == {columns}
+
+
+def test_every_registered_sampler_is_timed_or_differs_from_a_timed_one_in_numbers_only() -> None:
+    timed = kinds()
+    assert "threshold" in timed
+    for name, sampler in REGISTERED.items():
+        alike = [other for other in timed if type(REGISTERED[other]) is type(sampler)]
+        assert any(REGISTERED[other].needs == sampler.needs for other in alike), name
+
+
+def test_a_step_of_each_kind_of_sampler_can_be_timed_and_threshold_is_the_unit() -> None:
+    times = step_times(kinds(), repeat=1, device=CPU, sizes=SMALL, vocabulary=False)
+    lines = table(times).splitlines()
+    assert len(lines) == 2 + len(kinds())
+    assert "| `threshold` | 1.00 | 1.00 | 1.00 |" in lines

@@ -3,6 +3,7 @@ from __future__ import annotations
 import shutil
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import pytest
 from safetensors.torch import load_file, save_file
@@ -10,13 +11,17 @@ from safetensors.torch import load_file, save_file
 from unmask import LESS, compile
 from unmask.evals import get_task
 from unmask.evals.run import Progress, evaluate_samples
+from unmask.experiments import get_experiment
 from unmask.experiments.audit import audit
 from unmask.experiments.lab import Lab, LabSettings
 from unmask.experiments.methods import base
 from unmask.experiments.store import ENDING, from_columns, to_columns
 from unmask.fast import load as loading
+from unmask.models.checkpoint.hub import SHIPPED
 from unmask.samplers import SAMPLERS
 from unmask.text.generate import generate
+
+ROOT = Path(__file__).parents[2]
 
 
 def run_of(lab, sampler=None, task="mini-gsm8k", **settings):
@@ -156,6 +161,12 @@ def test_other_settings_are_another_run(make_lab):
     }
     assert len(names) == 4
     assert run_of(lab).name(2, 1) != run_of(lab).name(3, 1)
+
+
+def test_the_shipped_records_are_found():
+    lab = Lab(LabSettings(models=SHIPPED, out=ROOT / "results", records_only=True))
+    runs = get_experiment("policy").runs(lab)
+    assert len(lab.results(runs.values())) == 32
 
 
 def test_a_lab_with_a_cache_uses_it_where_an_experiment_chooses_none(make_lab):

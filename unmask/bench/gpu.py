@@ -24,6 +24,7 @@ from unmask.bench.report import Report, check_names, command_line
 from unmask.bench.step import CACHES, NAMES, SMALL, WAYS, Sizes, StepTime, StepTimer, full_size
 from unmask.bench.timing import machine
 from unmask.fast.compile import compile
+from unmask.samplers import SAMPLERS as REGISTERED
 
 SAMPLERS = ("base", "klass", "less")
 PROGRAM = "unmask bench gpu"
@@ -55,7 +56,7 @@ class GpuSettings:
         check_names("families", self.families, NAMES)
         check_names("ways", self.ways, WAYS)
         check_names("caches", self.caches, CACHES)
-        check_names("samplers", self.samplers, SAMPLERS)
+        check_names("samplers", self.samplers, list(dict.fromkeys((*SAMPLERS, *REGISTERED))))
         known = [str(batch) for batch in self._all_sizes.batches]
         check_names("batches", list(map(str, known if self.batches is None else self.batches)), known)
         # compiling cannot be undone, so the ways run in their own order

@@ -48,10 +48,13 @@ class GpuOptions(RunOptions):
     caches: Annotated[str, typer.Option("--caches", help="Some of these; none is always timed.")] = (
         "none,prefix,dual"
     )
-    samplers: Annotated[str, typer.Option("--samplers", help="Some of these.")] = "base,klass,less"
+    samplers: Annotated[str, typer.Option("--samplers", help="Names of samplers; all: one of each kind.")] = (
+        "base,klass,less"
+    )
 
     def settings(self) -> GpuSettings:
         """Return the settings of the run."""
+        from unmask.bench.every_sampler import kinds
         from unmask.bench.gpu import GpuSettings
 
         return GpuSettings(
@@ -59,7 +62,7 @@ class GpuOptions(RunOptions):
             ways=_names(self.ways),
             batches=None if self.batches is None else _names(self.batches),
             caches=_names(self.caches),
-            samplers=_names(self.samplers),
+            samplers=kinds() if self.samplers == "all" else _names(self.samplers),
             device=self.device,
             small=self.small,
             minutes=self.minutes,
@@ -115,10 +118,13 @@ def samplers(
     device: Annotated[str, typer.Option("--device", help="cpu, cuda or cuda:N.")] = "cpu",
     repeat: Annotated[int, typer.Option("--repeat", min=1, help="Turns of each sampler.")] = 5,
 ) -> None:
-    """Time a decision, in passes over the logits."""
+    """Time a decision, in passes over the logits, and a step of every sampler beside `threshold`."""
+    from unmask.bench.every_sampler import run_every_sampler
     from unmask.bench.samplers import run_samplers
+    from unmask.models.checkpoint.load import pick_device
 
     run_samplers(device, repeat, log=typer.echo)
+    run_every_sampler(pick_device(device), repeat, log=typer.echo)
 
 
 for function in (gpu, growth, same, cpu, samplers):

@@ -38,7 +38,7 @@ class Task:
     """A benchmark under one protocol."""
 
     name: str
-    protocol: str  # "paper", "released" or, for the tasks of our own, "mini"
+    protocol: str  # "paper", "released" or, for the tasks of our own, "mini", "dev" or "held-out"
     version: int  # goes up whenever a change moves a score
     load: Load
     score: Score

@@ -26,6 +26,7 @@ EXPERIMENTS: dict[str, str] = {
     "calibrate": "calibrate",
     "pareto": "pareto",
     "leave-one-out": "leave_one_out",
+    "frontier": "frontier",
 }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import isinf
+from math import cos, isinf, pi, sin
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ from unmask.experiments.stats import Estimate
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.transforms import Bbox
 
 # Okabe and Ito's palette, without yellow, which is invisible on white
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000", "#7F7F7F")
@@ -106,6 +107,68 @@ def accuracy_axis(axes: Axes) -> None:
     axes.yaxis.set_major_locator(FixedLocator(TICKS))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.set_ylabel("mean accuracy, % (log errors)")
+
+
+def name_points(
+    figure: Figure,
+    axes: Axes,
+    names: Mapping[str, tuple[float, float]],
+    obstacles: Sequence[tuple[float, float]],
+) -> None:
+    """Write a name beside each point, where it covers no obstacle and no other name.
+
+    Call it last: it fixes the layout of the figure.
+    """
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")
+    dots = axes.transData.transform(obstacles)
+    taken: list[Bbox] = []
+    for name, point in sorted(names.items(), key=lambda item: (item[1], item[0])):
+        text = axes.annotate(
+            name,
+            point,
+            (0, 0),
+            textcoords="offset points",
+            ha="center",
+            va="center",
+            fontsize=7,
+            arrowprops={"arrowstyle": "-", "color": "#999999", "linewidth": 0.5, "shrinkA": 1, "shrinkB": 3},
+        )
+        extent = text.get_window_extent()
+        box = min(
+            (_moved(extent, *offset, figure.dpi / 72) for offset in OFFSETS),
+            key=lambda place: _clutter(place, axes.bbox, dots, taken),
+        )
+        middle = axes.transData.transform(point)
+        text.set_position(
+            (
+                ((box.x0 + box.x1) / 2 - middle[0]) * 72 / figure.dpi,
+                ((box.y0 + box.y1) / 2 - middle[1]) * 72 / figure.dpi,
+            )
+        )
+        taken.append(box)
+
+
+# from near to far, in points
+OFFSETS = [
+    (1.6 * reach * cos(turn * pi / 8), reach * sin(turn * pi / 8))
+    for reach in (9, 14, 20, 28, 38, 50, 64, 80, 100)
+    for turn in range(16)
+]
+
+
+def _moved(box: Bbox, right: float, up: float, scale: float) -> Bbox:
+    # a name beside its point starts or ends there
+    half = 0.5 * box.width * max(-1.0, min(1.0, right / 14))
+    return box.translated(right * scale + half, up * scale)
+
+
+def _clutter(box: Bbox, frame: Bbox, dots: Any, taken: Sequence[Bbox]) -> int:
+    """Return how many points and names a box covers, the frame's edge counted as many."""
+    wide = box.padded(2)
+    covered = sum(wide.x0 < x < wide.x1 and wide.y0 < y < wide.y1 for x, y in dots)
+    inside = frame.x0 <= box.x0 and box.x1 <= frame.x1 and frame.y0 <= box.y0 and box.y1 <= frame.y1
+    return covered + 2 * sum(wide.overlaps(other) for other in taken) + (0 if inside else 10)
 
 
 def bars(

@@ -20,9 +20,17 @@ class Experiment:
     about: str  # what it shows, and how it differs from the paper's
     runs: Callable[[Lab], Mapping[RunKey, Run]]
     build: Callable[[Lab, Sequence[Cells]], Report]  # is given the outcomes of the runs, per model
+    then: Callable[[Lab, Sequence[Cells]], Mapping[RunKey, Run]] | None = None  # runs that those choose
 
     def make(self, lab: Lab, watch: Watch | None = None) -> tuple[Report, dict[Run, Outcome]]:
         """Make the missing runs and build the report. Also return the outcome of every run."""
-        runs = self.runs(lab)
+        runs = dict(self.runs(lab))
         outcomes = lab.results(runs.values(), watch)
-        return self.build(lab, collect({key: outcomes[run] for key, run in runs.items()})), outcomes
+        if self.then is not None:
+            runs |= self.then(lab, _cells(runs, outcomes))
+            outcomes |= lab.results(runs.values(), watch)
+        return self.build(lab, _cells(runs, outcomes)), outcomes
+
+
+def _cells(runs: Mapping[RunKey, Run], outcomes: Mapping[Run, Outcome]) -> list[Cells]:
+    return collect({key: outcomes[run] for key, run in runs.items()})

@@ -86,8 +86,8 @@ class Lab:
         self.store = Store(settings.out / "records")
         self._models: dict[str, Loaded] = {}
         self._done: dict[Run, Outcome] = {}
-        self._samples: dict[str, list[Sample]] = {}
-        self._encoded: dict[tuple[str, str, int], list[EncodedSample]] = {}
+        self._samples: dict[tuple[str, str | None], list[Sample]] = {}
+        self._encoded: dict[tuple[str, str, str | None, int], list[EncodedSample]] = {}
         self._families: dict[str, str] = {}
 
     @cached_property
@@ -108,10 +108,17 @@ class Lab:
         return self._families[model]
 
     def run(
-        self, model: str, task: str, sampler: Sampler, *, length: int | None = None, **settings: Any
+        self,
+        model: str,
+        task: str,
+        sampler: Sampler,
+        *,
+        length: int | None = None,
+        protocol: str | None = None,
+        **settings: Any,
     ) -> Run:
         """Return a run with the task's length and stop strings. Settings go to its GenerationConfig."""
-        benchmark = get_task(task)
+        benchmark = get_task(task, protocol)
         tokens = length or benchmark.max_new_tokens
         block = self.settings.block_length
         if isinstance(block, int):
@@ -119,13 +126,15 @@ class Lab:
         chosen = {"max_new_tokens": tokens, "block_length": block, "stop": benchmark.stop, **settings}
         if "cache" not in settings:
             chosen |= {"cache": self.settings.cache, "refresh_every": self.settings.refresh_every}
-        return Run(model=model, task=task, sampler=sampler, config=GenerationConfig(**chosen))
+        config = GenerationConfig(**chosen)
+        return Run(model=model, task=task, sampler=sampler, config=config, protocol=protocol)
 
-    def samples(self, task: str, limit: int | None = None) -> list[Sample]:
+    def samples(self, task: str, limit: int | None = None, *, protocol: str | None = None) -> list[Sample]:
         """Return the samples of a task, up to its share of the limit."""
-        if task not in self._samples:
-            self._samples[task] = load_samples(get_task(task), self.settings.data, self._limit(task))
-        return self._samples[task][:limit]
+        key = (task, protocol)
+        if key not in self._samples:
+            self._samples[key] = load_samples(get_task(*key), self.settings.data, self._limit(task))
+        return self._samples[key][:limit]
 
     def _limit(self, task: str) -> int | None:
         """Return a task's share of the limit."""
@@ -148,7 +157,9 @@ class Lab:
 
     def results(self, runs: Iterable[Run], watch: Watch | None = None) -> dict[Run, Outcome]:
         """Return the outcomes of runs. Read the kept ones, make the others."""
-        chosen = sorted(dict.fromkeys(runs), key=lambda run: self.models.index(run.model))
+        # a large model is loaded once; shipped ones stay in memory, so their runs keep their order
+        place = {name: 0 if name in SHIPPED else 1 + index for index, name in enumerate(self.models)}
+        chosen = sorted(dict.fromkeys(runs), key=lambda run: place[run.model])
         done = self._done
         for run in chosen:
             kept = done.get(run) or self._kept(run)
@@ -182,8 +193,9 @@ class Lab:
 
     def _key(self, run: Run) -> tuple[str, ...]:
         """Return the key of a run in the store."""
-        samples = self.samples(run.task)
-        name = run.name(len(samples), get_task(run.task).version, compiled=self.settings.compile)
+        samples = self.samples(run.task, protocol=run.protocol)
+        version = get_task(run.task, run.protocol).version
+        name = run.name(len(samples), version, compiled=self.settings.compile)
         return run.model, run.task, name
 
     def _kept(self, run: Run) -> Outcome | None:
@@ -210,10 +222,10 @@ class Lab:
     def _job(self, run: Run) -> EvalJob:
         """Prepare a run. Prompts are encoded once per model, task and length."""
         model, fingerprint = self._loaded(run.model)
-        task, length = get_task(run.task), run.config.new_tokens(model.info)
-        key = (run.model, run.task, length)
+        task, length = get_task(run.task, run.protocol), run.config.new_tokens(model.info)
+        key = (run.model, run.task, run.protocol, length)
         if key not in self._encoded:
-            self._encoded[key] = encode(model, self.samples(run.task), length)
+            self._encoded[key] = encode(model, self.samples(run.task, protocol=run.protocol), length)
         encoded, size = self._encoded[key], self.batch_size(model)
         return EvalJob(
             task=task,

@@ -37,7 +37,8 @@ def write_page(
     if absent:
         parts.append(f"Left out, because records are missing: {', '.join(absent)}.\n")
     for experiment, report in reports.items():
-        parts.append(_section(experiment, report, figures_folder(path).name))
+        words = _words(lab.settings.out / f"{experiment.name}.md")
+        parts.append(_section(experiment, report, figures_folder(path).name, words))
     path.write_text("\n".join(parts), encoding="utf-8")
 
 
@@ -75,9 +76,13 @@ def _summary(reports: Mapping[Experiment, Report]) -> str:
 
 def _reading(file: Path) -> list[str]:
     """Return the section written by people, if the file exists."""
-    if not file.is_file():
-        return []
-    return [f"## In plain words\n\n{file.read_text(encoding='utf-8').strip()}\n"]
+    words = _words(file)
+    return [f"## In plain words\n\n{words}\n"] if words else []
+
+
+def _words(file: Path) -> str:
+    """Return what people wrote in a file, or nothing if it does not exist."""
+    return file.read_text(encoding="utf-8").strip() if file.is_file() else ""
 
 
 def _glance(lab: Lab, reports: Mapping[Experiment, Report]) -> str:
@@ -101,8 +106,10 @@ def _glance(lab: Lab, reports: Mapping[Experiment, Report]) -> str:
     return f"{head}\n{table.markdown()}"
 
 
-def _section(experiment: Experiment, report: Report, figures: str) -> str:
+def _section(experiment: Experiment, report: Report, figures: str, words: str) -> str:
+    """Return the section of an experiment. People's words about it come first."""
     lines = [f"## {experiment.title}", "", f"`unmask reproduce {experiment.name}`. {experiment.about}", ""]
+    lines += [words, ""] if words else []
     for table in report.tables:
         lines += [f"**{table.title}**", "", table.markdown()]
     for picture in report.pictures:

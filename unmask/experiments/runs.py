@@ -21,11 +21,13 @@ class Run:
     task: str
     sampler: Sampler
     config: GenerationConfig
+    protocol: str | None = None  # None: the task's first
 
     def name(self, samples: int, version: int, *, compiled: bool = False) -> str:
         """Return the run's name in the store: the sampler's kind and a hash of all settings."""
         chosen = [plain(self.sampler), plain(self.config), samples, version]
         chosen += ["compiled"] if compiled else []
+        chosen += [] if self.protocol is None else [self.protocol]
         return f"{type(self.sampler).__name__.lower()}-{digest(chosen)[:12]}"
 
 

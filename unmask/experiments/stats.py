@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from math import inf, isinf, sqrt
+from math import hypot, inf, isinf, sqrt
 from statistics import NormalDist
 from typing import Literal
 
@@ -64,6 +64,13 @@ def difference(first: Mapping[str, Outcome], second: Mapping[str, Outcome]) -> E
     shares = weights(list(first))
     parts = [(shares[task], _paired(first[task].records, second[task].records)) for task in first]
     return _joined(parts).scaled(100)
+
+
+def independent(first: Estimate, second: Estimate) -> Estimate:
+    """Return the second minus the first, of two estimates from different samples."""
+    value = second.value - first.value
+    down = hypot(second.value - second.low, first.high - first.value)
+    return Estimate(value, value - down, value + hypot(second.high - second.value, first.value - first.low))
 
 
 def _paired(first: Sequence[Record], second: Sequence[Record]) -> Estimate:

@@ -2,38 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
 from unmask.evals.task import Sample, Task, Verdict
 from unmask.training.tasks import Item, get_task, test_items
+from unmask.training.tasks.files import dev_items, held_out_items
 
 VERSION = 1
 CANVAS = 128
+# no problem is in two of them, and none is a training problem
+ITEMS: dict[str, Callable[[str], Sequence[Item]]] = {
+    "mini": test_items,
+    "dev": lambda name: dev_items(get_task(name)),
+    "held-out": lambda name: held_out_items(get_task(name)),
+}
 
 
 def tasks(name: str) -> dict[str, Task]:
-    """Return the task under its only protocol."""
-    task = Task(
-        name=name,
-        protocol="mini",
-        version=VERSION,
-        load=partial(_load, name),
-        score=partial(_score, name),
-        max_new_tokens=CANVAS,
-    )
-    return {task.protocol: task}
+    """Return the task on the shipped test items, on dev items and on held-out items."""
+    return {
+        protocol: Task(
+            name=name,
+            protocol=protocol,
+            version=VERSION,
+            load=partial(_load, name, protocol),
+            score=partial(_score, name),
+            max_new_tokens=CANVAS,
+        )
+        for protocol in ITEMS
+    }
 
 
-def _load(name: str, folder: Path | None) -> list[Sample]:
-    """Load the test items of the package; the folder is ignored."""
-    return [_sample(place, item) for place, item in enumerate(test_items(name))]
+def _load(name: str, protocol: str, folder: Path | None) -> list[Sample]:
+    """Load the items of a protocol; the folder is ignored."""
+    prefix = name if protocol == "mini" else f"{name}/{protocol}"
+    return [_sample(f"{prefix}/{place}", item) for place, item in enumerate(ITEMS[protocol](name))]
 
 
-def _sample(place: int, item: Item) -> Sample:
+def _sample(name: str, item: Item) -> Sample:
     chat = [{"role": "user", "content": item.prompt}]
-    return Sample(f"{item.task}/{place}", chat, item.answer, {"key": item.key, "item": dict(item.meta)})
+    return Sample(name, chat, item.answer, {"key": item.key, "item": dict(item.meta)})
 
 
 def _score(name: str, samples: Sequence[Sample], texts: Sequence[str]) -> list[Verdict]:

@@ -1,10 +1,10 @@
-"""The fixed test items that ship with the package, as JSON lines."""
+"""The fixed test items that ship with the package, as JSON lines, and other items that are drawn again."""
 
 from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from importlib import resources
 
@@ -12,16 +12,37 @@ from unmask.training.tasks.item import Item, Task
 from unmask.training.tasks.split import draw_test
 
 ITEMS_PER_TASK = 500
+DEV_ITEMS = 150  # to choose settings on
+HELD_OUT_ITEMS = 500  # to confirm a choice
 SEED = 20260101
 FOLDER = resources.files("unmask.training.tasks") / "data"
 
 
 def drawn_items(task: Task) -> list[Item]:
     """Draw the test items of a task, no problem twice."""
-    rng, found = random.Random(f"{SEED} {task.name}"), dict[str, Item]()
-    while len(found) < ITEMS_PER_TASK:
+    return _draw_new(task, f"{SEED} {task.name}", ITEMS_PER_TASK)
+
+
+@cache
+def dev_items(task: Task) -> tuple[Item, ...]:
+    """Draw items for tuning. Their problems are neither training nor test problems of the package."""
+    return tuple(_draw_new(task, f"{SEED} {task.name} dev", DEV_ITEMS, shipped_items(task.name)))
+
+
+@cache
+def held_out_items(task: Task) -> tuple[Item, ...]:
+    """Draw items for a last check. Their problems are neither training, test nor dev problems."""
+    known = (*shipped_items(task.name), *dev_items(task))
+    return tuple(_draw_new(task, f"{SEED} {task.name} held out", HELD_OUT_ITEMS, known))
+
+
+def _draw_new(task: Task, seed: str, count: int, known: Sequence[Item] = ()) -> list[Item]:
+    """Draw items of the test split, no problem twice and none of the known problems."""
+    rng, keys, found = random.Random(seed), {item.key for item in known}, dict[str, Item]()
+    while len(found) < count:
         item = draw_test(task, rng)
-        found.setdefault(item.key, item)
+        if item.key not in keys:
+            found.setdefault(item.key, item)
     return list(found.values())
 
 
