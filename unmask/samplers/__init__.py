@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields, replace
 from typing import Any
 
 from unmask.errors import known_field, one_of
 from unmask.samplers.base import Base
+from unmask.samplers.end_last import EndLast
 from unmask.samplers.entropy_bound import EntropyBound
 from unmask.samplers.factor import Factor
 from unmask.samplers.klass import KLASS, RELEASED
 from unmask.samplers.less import ABLATIONS, LESS
 from unmask.samplers.less_released import LESSReleased
 from unmask.samplers.prophet import Prophet
+from unmask.samplers.spaced import Spaced
 from unmask.samplers.threshold import Threshold
+from unmask.samplers.wrapper import change, settings
 from unmask.types import Sampler
 
 SAMPLERS: dict[str, Sampler] = {
@@ -34,6 +36,7 @@ SAMPLERS: dict[str, Sampler] = {
     "less": LESS(),
     "less-paper": LESS(policy="frontier", patience=2),
     "less-released": LESSReleased(),
+    "less-first-mask": EndLast(LESS(fallback="first")),
     **{f"less-{name}": sampler for name, sampler in ABLATIONS.items()},
 }
 
@@ -41,17 +44,15 @@ SAMPLERS: dict[str, Sampler] = {
 def make_sampler(name: str, **changes: Any) -> Sampler:
     """Return the preset called `name`, with some fields changed."""
     one_of("sampler", name, sorted(SAMPLERS))
-    preset: Any = SAMPLERS[name]
+    preset = SAMPLERS[name]
     check_fields(name, preset, changes)
-    made: Sampler = replace(preset, **changes)
-    return made
+    return change(preset, changes)
 
 
-def check_fields(name: str, preset: Any, changes: Mapping[str, Any]) -> None:
+def check_fields(name: str, preset: Sampler, changes: Mapping[str, Any]) -> None:
     """Raise if the sampler called `name` lacks one of the fields."""
-    own = [field.name for field in fields(preset)]
     for field, value in changes.items():
-        known_field(field, value, own, f"the sampler {name!r}")
+        known_field(field, value, settings(preset), f"the sampler {name!r}")
 
 
 __all__ = [
@@ -59,10 +60,12 @@ __all__ = [
     "LESS",
     "SAMPLERS",
     "Base",
+    "EndLast",
     "EntropyBound",
     "Factor",
     "LESSReleased",
     "Prophet",
+    "Spaced",
     "Threshold",
     "make_sampler",
 ]
