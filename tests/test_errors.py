@@ -34,7 +34,6 @@ from unmask import (
     Prophet,
     Saber,
     Selection,
-    Speculative,
     Threshold,
     blank,
     decode,
@@ -44,6 +43,7 @@ from unmask import (
 )
 from unmask.errors import FieldError, known_field, one_of
 from unmask.fast import executor as fast
+from unmask.samplers.wrapper import inner
 from unmask.types import Needs
 
 NAN, INF = math.nan, math.inf
@@ -137,6 +137,11 @@ BAD_FIELDS = [
     (Base, "demoted_ids", (-1,)),
     (Base, "demoted_ids", (True,)),
     (Prophet, "answer_start", False),
+    (Threshold, "fallback", "best"),
+    (Threshold, "fallback", None),
+    (EntropyBound, "fallback", 0),
+    (LESS, "fallback", "frontier"),
+    (KLASS, "fallback", True),
     (Options, "banned_ids", 5),
     (Options, "stop_at_eos", "no"),
     (Options, "fill_leftovers", 0),
@@ -144,7 +149,6 @@ BAD_FIELDS = [
 ]
 
 NUMBERS = [  # every field that is a number
-    (Speculative, ("rows",)),
     (LESS, ("min_confidence", "max_jsd", "persistence", "min_margin", "top_k", "lookahead", "patience")),
     (LESSReleased, ("min_confidence", "max_jsd", "persistence", "top_k", "lookahead", "patience")),
     (LESSReleased, ("end_floor", "end_bar", "end_slope", "end_jsd_factor")),
@@ -191,7 +195,7 @@ def test_a_top_p_is_always_refused_with_the_same_range(value):
 
 def test_every_number_of_every_sampler_is_checked_here():
     listed = {(kind, name) for kind, names in NUMBERS for name in names}
-    kinds = {type(sampler) for sampler in SAMPLERS.values()}
+    kinds = {type(inner(sampler)) for sampler in SAMPLERS.values()}
     numbers = {
         (kind, field.name)
         for kind in kinds

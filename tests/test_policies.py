@@ -27,6 +27,13 @@ def best(scores: list[float], text: str, n: int) -> str:
     return drawing(policies.best(torch.tensor([scores]), mask(text, "m"), n))
 
 
+def apart(scores: list[float], text: str, conflicts: set[tuple[int, int]]) -> str:
+    conflict = torch.zeros(1, len(text), len(text), dtype=torch.bool)
+    for one, other in conflicts:
+        conflict[0, one, other] = conflict[0, other, one] = True
+    return drawing(policies.apart(torch.tensor([scores]), mask(text, "e"), conflict))
+
+
 def test_the_frontier_is_the_leftmost_active_position():
     assert drawing(policies.frontier(mask("..mm.m", "m"))) == "..x..."
     assert drawing(policies.frontier(mask("...", "m"))) == "..."
@@ -190,3 +197,37 @@ def test_ranks_are_the_same_when_compiled(scores, among):
 
 
 compiled_ranks = torch.compile(policies.ranks, backend="eager", dynamic=False)
+
+
+@pytest.mark.parametrize(
+    ("scores", "text", "conflicts", "expected"),
+    [
+        ([1, 2, 3], "eee", set(), "xxx"),
+        ([1, 2, 3], "eee", {(0, 1), (1, 2)}, "x.x"),  # the best drops its neighbour, which frees the first
+        ([3, 2, 1], "eee", {(0, 1), (1, 2)}, "x.x"),
+        ([2, 3, 1], "eee", {(0, 1), (1, 2)}, ".x."),
+        ([1, 1, 1], "eee", {(0, 1), (1, 2)}, "x.x"),  # ties go left
+        ([1, 2, 3], "eem", {(0, 1), (1, 2)}, ".x."),  # no candidate, no conflict
+        ([1, 2], "mm", {(0, 1)}, ".."),
+    ],
+)
+def test_apart_takes_candidates_best_first_without_conflicts(scores, text, conflicts, expected):
+    assert apart(scores, text, conflicts) == expected
+
+
+@pytest.mark.parametrize("width", [1, 2, 7, 40])
+def test_apart_equals_a_walk_from_the_best_to_the_worst(width):
+    draw = torch.Generator().manual_seed(width)
+    score = torch.randint(0, 5, (6, width), generator=draw).float()
+    score[0] = torch.arange(width, 0, -1)  # a chain: one candidate is decided after the other
+    candidates = torch.rand(6, width, generator=draw) < 0.8
+    half = torch.rand(6, width, width, generator=draw) < 0.3
+    half[0] = torch.eye(width).roll(1, 0).bool()
+    conflict = half | half.transpose(1, 2)
+    taken = policies.apart(score, candidates, conflict)
+    for row in range(6):
+        walk: list[int] = []
+        for column in sorted(range(width), key=lambda at: (-score[row, at].item(), at)):
+            if candidates[row, column] and not any(conflict[row, column, other] for other in walk):
+                walk.append(column)
+        assert taken[row].nonzero().flatten().tolist() == sorted(walk)

@@ -14,6 +14,7 @@ from unmask import (
     LESS,
     SAMPLERS,
     Base,
+    EndLast,
     EntropyBound,
     EntropyThreshold,
     Factor,
@@ -52,6 +53,7 @@ def test_make_sampler_is_a_preset_with_some_fields_changed():
     assert make_sampler("less") == LESS()
     assert make_sampler("less", max_jsd=0.1) == LESS(max_jsd=0.1)
     assert make_sampler("less-paper", lookahead=3) == LESS(policy="frontier", patience=2, lookahead=3)
+    assert make_sampler("less-first-mask", max_jsd=0.1) == EndLast(LESS(fallback="first", max_jsd=0.1))
     assert make_sampler("klass-llada-gsm8k") == KLASS(min_confidence=0.6, max_kl=0.015)
     assert SAMPLERS["less"] == LESS(), "a preset is never changed in place"
 
@@ -619,6 +621,26 @@ def test_less_released_lets_a_drift_threshold_of_one_pass_at_the_first_step():
     # as released: the missing history counts as a drift of 1
     decision = LESSReleased(max_jsd=1.0).decide(observe(sure(0.9)))
     assert decision.signals["jsd"].tolist() == [[1.0]]
+
+
+@pytest.mark.parametrize(
+    ("fallback", "expected"), [("surest", "...x"), ("first", ".x.."), (1, ".x.."), (2, "..x."), (9, "...x")]
+)
+@pytest.mark.parametrize("blockwise", [False, True])
+@pytest.mark.parametrize(
+    "kind", [Threshold, KLASS, LESS, lambda **fields: EntropyBound(bound=0.01, **fields)], ids=str
+)
+def test_the_fallback_is_a_choice(kind, blockwise, fallback, expected):
+    now = sure(0.99, 0.4, 0.5, 0.6)
+    obs = observe(now, active=".mmm", quota=2, blockwise=blockwise)
+    assert committed(kind(fallback=fallback).decide(obs)) == expected
+
+
+@pytest.mark.parametrize("sampler", [Threshold(fallback="first"), EntropyBound(fallback="first")], ids=str)
+def test_no_fallback_where_something_passes(sampler):
+    decision = sampler.decide(observe(sure(0.4, 0.5, 0.999)))
+    assert committed(decision).endswith("x")
+    assert not forced(decision)
 
 
 @pytest.mark.parametrize("kind", sorted({type(sampler) for sampler in SAMPLERS.values()}, key=str))

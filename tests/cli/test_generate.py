@@ -61,6 +61,8 @@ def test_json_is_one_object_per_prompt_and_nothing_else(lines, dream, dream_mode
         (("-t", 1, "--top-p", 0.8, "--top-k", 40), "less", {"temperature": 1, "top_p": 0.8, "top_k": 40}),
         (("--guidance", 0.5, "--min-new-tokens", 3), "less", {"guidance": 0.5, "min_new_tokens": 3}),
         (("--end-tokens", "suppress"), "less", {"end_tokens": "suppress"}),
+        (("--end-tokens", "last", "--min-gap", 3), "less", {"end_tokens": "last", "min_gap": 3}),
+        (("-s", "klass", "--min-gap", "auto"), "klass", {"min_gap": "auto"}),
         (("-s", "base", "--end-tokens", "demote"), "base", {"end_tokens": "demote"}),
         (("--stop", "a", "--stop", "e"), "less", {"stop": ("a", "e")}),
         (("--sampler", "klass"), "klass", {}),

@@ -12,6 +12,7 @@ from unmask import SAMPLERS, GenerationConfig, make_sampler
 from unmask.cli.fields import describe, parse, parse_fields
 from unmask.cli.options import DecodingOptions, LengthOptions, SamplerOptions, build_config
 from unmask.cli.serve import LimitOptions
+from unmask.samplers.wrapper import layers, settings
 from unmask.serving.limits import Limits
 from unmask.serving.protocol import Common
 from unmask.serving.settings import Settings
@@ -75,12 +76,11 @@ def test_the_default_sampler_is_that_of_the_library():
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_every_field_of_every_sampler_can_be_set(name):
     sampler = SAMPLERS[name]
-    hints = get_type_hints(type(sampler))
-    for item in fields(sampler):
-        value = getattr(sampler, item.name)
-        parsed = parse(item.name, hints[item.name], written(value))
-        assert make_sampler(name, **{item.name: parsed}) == sampler
-        assert describe(hints[item.name])
+    for field, kind in settings(sampler).items():
+        value = next(getattr(layer, field) for layer in layers(sampler) if hasattr(layer, field))
+        parsed = parse(field, kind, written(value))
+        assert make_sampler(name, **{field: parsed}) == sampler
+        assert describe(kind)
 
 
 def written(value: object) -> str:
@@ -105,6 +105,10 @@ def written(value: object) -> str:
         ("prophet", "answer_start=none", None),
         ("prophet", "answer_start=12", 12),
         ("prophet", "base=base-entropy", SAMPLERS["base-entropy"]),
+        ("threshold", "fallback=first", "first"),
+        ("threshold", "fallback=2", 2),
+        ("less", "fallback=none", None),
+        ("less-first-mask", "max_jsd=0.1", 0.1),
     ],
 )
 def test_a_value_is_read_by_the_type_of_its_field(name, setting, value):
@@ -120,6 +124,8 @@ def test_a_value_is_read_by_the_type_of_its_field(name, setting, value):
         ("prophet", "base=less", "base", "less"),
         ("base", "demoted_ids=a", "demoted_ids", "a"),
         ("less", "=3", "--set", "=3"),
+        ("klass", "fallback=last", "fallback", "last"),
+        ("less-first-mask", "top_k=4.5", "top_k", "4.5"),
     ],
 )
 def test_a_value_of_the_wrong_type_is_refused(name, setting, field, value):
@@ -132,7 +138,7 @@ def test_the_samplers_command_lists_every_preset_and_field(call):
     assert result.exit_code == 0
     for name, sampler in SAMPLERS.items():
         assert name in result.stdout
-        assert all(item.name in result.stdout for item in fields(sampler))
+        assert all(field in result.stdout for field in settings(sampler))
 
 
 def test_the_samplers_command_speaks_json_and_takes_a_name(lines, call):
@@ -140,6 +146,9 @@ def test_the_samplers_command_speaks_json_and_takes_a_name(lines, call):
     assert list(described) == list(SAMPLERS)
     assert described["less-paper"]["patience"] == {"value": 2, "type": "int", "changed": True}
     assert described["less-no-jsd"]["max_jsd"]["value"] == "inf"
+    first_mask = described["less-first-mask"]
+    assert first_mask["max_jsd"] == described["less"]["max_jsd"]
+    assert (first_mask["fallback"]["value"], first_mask["fallback"]["changed"]) == ("first", True)
     [one] = lines("samplers", "less")
     assert one == {"less": described["less"]}
     assert "did you mean 'less'" in call("samplers", "les").stderr

@@ -185,7 +185,7 @@ def freedave(settings: Settings, arrays: dict[str, np.ndarray], info: ModelInfo)
     """FreeDave, or with a threshold FreeDave++."""
     threshold = settings.get("threshold")
     static: Sampler = Base() if threshold is None else Threshold(min_confidence=threshold)
-    sampler = Speculative(sampler=static, rows=settings.get("draft_steps"), partial=threshold is not None)
+    sampler = Speculative(static, rows=settings.get("draft_steps"), partial=threshold is not None)
     return Setup(sampler, cache=settings.get("cache", "none"), **unbounded(settings, schedule="linear"))
 
 

@@ -37,14 +37,14 @@ PLAIN = {name: sampler for name, sampler in SAMPLERS.items() if sampler.needs.sp
 @settings(max_examples=8)
 @given(case=cases())
 def test_every_sampler_takes_the_same_steps(name: str, order: str, case: Case) -> None:
-    assert_lossless(Speculative(sampler=PLAIN[name], order=order), case)
+    assert_lossless(Speculative(PLAIN[name], guess=order), case)
 
 
 @pytest.mark.parametrize("sampler", EAGER, ids=str)
 @settings(max_examples=20)
 @given(case=cases())
 def test_rules_that_accept_often_take_the_same_steps(sampler: Sampler, case: Case) -> None:
-    assert_lossless(Speculative(sampler=sampler, rows=6), case)
+    assert_lossless(Speculative(sampler, rows=6), case)
 
 
 def assert_lossless(sampler: Speculative, case: Case) -> None:
@@ -69,7 +69,7 @@ def test_models_and_caches_give_the_same_ids_in_fewer_forwards(sampler, family, 
         blocks = plan(canvas.start, 32, steps=32, block_length=16)
         return decode(model, canvas, chosen, blocks, Options(stop_at_eos=False), cache=kept)
 
-    plain, ours = run_with(sampler), run_with(Speculative(sampler=sampler))
+    plain, ours = run_with(sampler), run_with(Speculative(sampler))
     assert torch.equal(ours.tokens, plain.tokens)
     assert (ours.forwards <= plain.forwards).all()
     if isinstance(sampler, Base):
@@ -80,7 +80,7 @@ def test_a_model_that_never_changes_its_mind_needs_one_forward_in_four() -> None
     steady = Toy(drift=0.0, lead=16.0, eos_ids=())
     fixed = replace(steady, seed=5)
     plain = run(fixed, Base(), length=24)
-    ours = run(fixed, Speculative(sampler=Base(), rows=4), length=24)
+    ours = run(fixed, Speculative(Base(), rows=4), length=24)
     assert torch.equal(ours.tokens, plain.tokens)
     assert int(plain.forwards[0]) == 24
     assert int(ours.forwards[0]) < 24
@@ -91,12 +91,10 @@ def test_a_model_whose_rows_depend_on_each_other_is_refused() -> None:
     model = Toy()
     canvas = blank([[2, 3]], 4, mask_id=0, pad_id=0)
     with raises_field("sampler"):
-        decode(
-            Guided.on(model, canvas, 1.0), canvas, Speculative(sampler=Base()), plan(canvas.start, 4, steps=4)
-        )
+        decode(Guided.on(model, canvas, 1.0), canvas, Speculative(Base()), plan(canvas.start, 4, steps=4))
 
 
-@pytest.mark.parametrize(("field", "value"), [("rows", 1), ("rows", "4"), ("order", "last"), ("partial", 1)])
+@pytest.mark.parametrize(("field", "value"), [("rows", 1), ("rows", "4"), ("guess", "last"), ("partial", 1)])
 def test_a_field_out_of_range_is_named(field: str, value: object) -> None:
     with raises_field(field):
-        Speculative(sampler=Base(), **{field: value})
+        Speculative(Base(), **{field: value})

@@ -29,6 +29,7 @@ DEFAULT = GenerationConfig(max_new_tokens=64, steps=64, block_length=32, tempera
         ({"temperature": 0}, {"temperature": 0.0}),
         ({"top_p": 0.9, "top_k": 5, "seed": 3}, {"top_p": 0.9, "top_k": 5, "seed": 3}),
         ({"steps": "none", "block_length": "auto"}, {"steps": None, "block_length": "auto"}),
+        ({"end_tokens": "last", "min_gap": "auto"}, {"end_tokens": "last", "min_gap": "auto"}),
         ({"num_beams": 1, "repetition_penalty": 1.0}, {}),
     ],
     ids=str,

@@ -92,6 +92,10 @@ def test_a_body_that_is_no_request_is_refused(server: Running, body: bytes, sent
         ({"block_length": 4, "steps": 2}, "steps", "at least 4"),
         ({"end_tokens": "drop"}, "end_tokens", "'drop'"),
         ({"end_tokens": "demote"}, "end_tokens", "'base'"),
+        ({"min_gap": 0}, "min_gap", ">= 1, got 0"),
+        ({"min_gap": "wide"}, "min_gap", "'wide'"),
+        ({"sampler": "less-first-mask", "sampler_fields": {"max_jsd": -1}}, "sampler_fields", "max_jsd"),
+        ({"sampler": "threshold", "sampler_fields": {"fallback": 0}}, "sampler_fields", "fallback"),
         ({"sampler": "lesss"}, "sampler", "did you mean 'less'?"),
         (
             {"sampler": "threshold", "sampler_fields": {"min_confidence": "x"}},

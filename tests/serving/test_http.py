@@ -56,7 +56,8 @@ def test_a_prompt_is_continued_with_the_sampler_that_is_asked_for(server: Runnin
         "sampler_fields": {"min_confidence": 0.3},
         "steps": 9,
         "block_length": 4,
-        "end_tokens": "suppress",
+        "end_tokens": "last",
+        "min_gap": 2,
         "min_tokens": 2,
         "top_k": 50,
     }
@@ -74,7 +75,8 @@ def test_a_prompt_is_continued_with_the_sampler_that_is_asked_for(server: Runnin
         top_k=50,
         steps=9,
         block_length=4,
-        end_tokens="suppress",
+        end_tokens="last",
+        min_gap=2,
         min_new_tokens=2,
     )
     assert answer.choices[0].text == expected.text

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from tests.raises import raises_field
-from unmask import KLASS, LESS, Base
+from unmask import KLASS, LESS, Base, EndLast, Spaced
 from unmask.text.config import GenerationConfig
 from unmask.types import ModelInfo
 
@@ -35,7 +36,9 @@ INFO = ModelInfo(vocab_size=512, mask_id=509, eos_ids=(500, 503), block_length=6
         ("stop", 3, "a tuple of strings"),
         ("stop_at_eos", 1, "True or False"),
         ("reuse", "no", "True or False"),
-        ("end_tokens", "drop", "keep, suppress, demote"),
+        ("end_tokens", "drop", "keep, suppress, demote, last"),
+        ("min_gap", 0, ">= 1"),
+        ("min_gap", "wide", "auto"),
         ("cache", "block", "prefix, dual"),
         ("refresh_every", 2, "cache='prefix'"),
         ("refresh_every", 0, ">= 1"),
@@ -99,6 +102,22 @@ def test_demoting_is_a_setting_of_base() -> None:
         config.fit(LESS(), INFO)
     with raises_field("end_tokens", "demote", "'confidence'", "Base("):
         config.fit(Base(order="random"), INFO)
+
+
+def test_the_end_rule_goes_around_the_spacing_filter_around_the_sampler() -> None:
+    config = GenerationConfig(end_tokens="last", min_gap=3)
+    assert config.fit(LESS(), INFO) == EndLast(Spaced(LESS(), gap=3))
+    assert config.fit(EndLast(LESS()), INFO) == EndLast(Spaced(LESS(), gap=3))
+    assert GenerationConfig(min_gap="auto").fit(LESS(), INFO) == Spaced(LESS())
+    assert GenerationConfig(min_gap=2).fit(EndLast(LESS()), INFO) == EndLast(Spaced(LESS(), gap=2))
+    assert GenerationConfig().fit(LESS(), INFO) == LESS()
+
+
+def test_settings_of_base_reach_one_inside_another_sampler() -> None:
+    config = GenerationConfig(end_tokens="demote", temperature=0.5)
+    dream = replace(INFO, schedule="dream")
+    fitted = Base(demoted_ids=(500, 503), temperature=0.5)
+    assert config.fit(Spaced(Base()), dream) == Spaced(fitted)
 
 
 def test_a_cache_of_one_block_is_refused_for_a_sampler_that_looks_further() -> None:

@@ -34,6 +34,13 @@ def test_every_sampler_fills_the_gaps_and_nothing_else(model: Trunk, name: str) 
     assert out.accepted + out.forced + out.leftovers - out.revoked == 11
 
 
+def test_an_end_token_may_wait_inside_a_gap_too(model: Trunk) -> None:
+    config = replace(BLOCKS, end_tokens="last", min_gap=2)
+    out = infill(model, "the [[gap 5]] is not [[gap 0-6]] here", Threshold(min_confidence=0.1), config)
+    assert out.text == f"the {out.gaps[0]} is not {out.gaps[1]} here"
+    assert out.accepted + out.forced + out.leftovers == 11
+
+
 @pytest.mark.parametrize(
     "changes",
     [

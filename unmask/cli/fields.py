@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import is_dataclass
 from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, get_args, get_origin
 
 from unmask.errors import FieldError
 
@@ -15,14 +15,15 @@ NUMBERS = {int: "a whole number", float: "a number"}
 
 def parse_fields(sampler: Any, settings: Sequence[str]) -> dict[str, Any]:
     """Return values by field; an unknown field keeps its text, and `check_fields` refuses it."""
-    hints = get_type_hints(type(sampler))
-    known = {item.name for item in fields(sampler)}
+    from unmask.samplers.wrapper import settings as settings_of
+
+    kinds = settings_of(sampler)
     parsed = {}
     for setting in settings:
         name, equals, text = setting.partition("=")
         if not equals or not name:
             raise FieldError("--set", setting, "must be FIELD=VALUE, such as max_jsd=0.05")
-        parsed[name] = parse(name, hints[name], text) if name in known else text
+        parsed[name] = parse(name, kinds[name], text) if name in kinds else text
     return parsed
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from types import UnionType
 from typing import (
     TYPE_CHECKING,
@@ -42,7 +42,9 @@ STEPS = {
     "top_k": "Draw from this many tokens; 0: all.",
     "seed": "Seed of every prompt.",
     "guidance": "Classifier-free guidance; 0: off, else 2x the work.",
-    "end_tokens": "suppress: no end-of-text token; demote: positions that would take one rank last (base).",
+    "end_tokens": "suppress: no end-of-text token; demote: positions that would take one rank last (base); "
+    "last: an end token waits for every mask before it.",
+    "min_gap": "Columns between tokens committed in one step; auto: fewer as the masks get fewer.",
     "cache": "Reuse keys and values outside the block: an approximation that saves work.",
     "refresh_every": "With a cache: forwards of a block between two full ones.",
 }
@@ -52,7 +54,7 @@ LENGTHS = {
     "stop": "End the text before this string; may be repeated.",
 }
 SHORT = {"temperature": "-t", "max_new_tokens": "-n"}
-METAVARS = {"stop": "TEXT", "block_length": "N|auto|none"}
+METAVARS = {"stop": "TEXT", "block_length": "N|auto|none", "min_gap": "N|auto|none"}
 # how the help shows a default of None
 SHOWN = {
     "steps": "one per new token",
@@ -175,12 +177,12 @@ class SamplerOptions:
         """Return the sampler with the changed fields."""
         from unmask.samplers import check_fields
         from unmask.samplers.presets import find_sampler
+        from unmask.samplers.wrapper import change
 
-        preset: Any = find_sampler(self.sampler)
+        preset = find_sampler(self.sampler)
         changes = parse_fields(preset, self.settings or [])
         check_fields(self.sampler, preset, changes)
-        sampler: Sampler = replace(preset, **changes)
-        return sampler
+        return change(preset, changes)
 
 
 @config_options("Decoding", STEPS)

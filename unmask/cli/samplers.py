@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -65,16 +65,13 @@ def _table() -> Table:
 
 def _fields(sampler: Any) -> dict[str, dict[str, Any]]:
     """Return value and type of every field, and whether the preset changed it."""
+    from unmask.samplers.wrapper import defaults, settings
     from unmask.trace import plain
 
-    hints, default = get_type_hints(type(sampler)), type(sampler)()
+    values, usual = plain(sampler), defaults(sampler)
     return {
-        name: {
-            "value": value,
-            "type": describe(hints[name]),
-            "changed": getattr(sampler, name) != getattr(default, name),
-        }
-        for name, value in plain(sampler).items()
+        name: {"value": values[name], "type": describe(kind), "changed": values[name] != plain(usual[name])}
+        for name, kind in settings(sampler).items()
     }
 
 

@@ -15,13 +15,13 @@ import torch
 from unmask import __version__
 from unmask.evals.batches import EncodedSample
 from unmask.evals.fingerprint import fingerprint
-from unmask.evals.records import digest
+from unmask.evals.records import digest, settings_of
 from unmask.evals.task import Sample, Task
 from unmask.fast.load import is_compiled
 from unmask.models.checkpoint.hub import MINI
+from unmask.samplers.wrapper import kind
 from unmask.text.config import GenerationConfig
 from unmask.text.prompts import TextModel, device_of
-from unmask.trace import plain
 from unmask.types import Sampler
 
 
@@ -65,9 +65,9 @@ def describe(
         },
         "model": describe_model(model, known_fingerprint),
         "prompts": digest([one.ids for one in encoded]),  # template and tokenizer included
-        "sampler": {"kind": type(sampler).__name__, **plain(sampler)},
+        "sampler": {"kind": kind(sampler), **settings_of(sampler)},
         "decoding": {
-            **plain(config),
+            **settings_of(config),
             "steps": config.steps or length,
             "block_length": config.block_size(model.info, length),
         },

@@ -10,8 +10,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from unmask.evals.task import Sample
+from unmask.samplers.wrapper import defaults
+from unmask.trace import plain
 
 RECORDS = "records.jsonl"
+# fields that runs were stored without; their defaults change no result
+ADDED_FIELDS = ("fallback", "min_gap")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +55,19 @@ Line = TypeVar("Line", Record, Timing)
 def digest(value: object) -> str:
     """Return a short hash of a JSON value."""
     return sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def settings_of(value: Any) -> dict[str, Any]:
+    """Return the fields of a sampler or a config as JSON values, to compare or name a run by.
+
+    Leave out an added field at its default, so that stored runs keep their names and can be resumed.
+    """
+    usual = defaults(value)
+    return {
+        name: setting
+        for name, setting in plain(value).items()
+        if name not in ADDED_FIELDS or setting != usual[name]
+    }
 
 
 def prompt_hash(sample: Sample) -> str:

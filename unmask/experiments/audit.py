@@ -9,13 +9,14 @@ from typing import Any
 from torch import Tensor
 
 from unmask.evals.batches import encode, make_batches
+from unmask.evals.records import settings_of
 from unmask.evals.task import Sample
 from unmask.experiments.lab import Lab
 from unmask.experiments.runs import Run
+from unmask.samplers.wrapper import kind
 from unmask.text.config import GenerationConfig
 from unmask.text.generate import prepare
 from unmask.text.prompts import TextModel
-from unmask.trace import plain
 from unmask.types import Sampler, Step
 
 SAMPLES = 50  # per task, as in the paper
@@ -38,8 +39,8 @@ def audited(lab: Lab, run: Run) -> list[Trail]:
     settings = {
         "task": run.task,
         "samples": len(samples),
-        "sampler": [type(run.sampler).__name__, plain(run.sampler)],
-        "config": plain(run.config),
+        "sampler": [kind(run.sampler), settings_of(run.sampler)],
+        "config": settings_of(run.config),
     }
 
     def make() -> list[dict[str, Any]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from unmask.evals.records import settings_of
 from unmask.evals.significance import wilson
 from unmask.experiments import drawing, methods, stats
 from unmask.experiments.experiment import Experiment
@@ -14,7 +15,6 @@ from unmask.experiments.report import Finding, Picture, Report, Table, above, be
 from unmask.experiments.runs import Outcome, Run
 from unmask.experiments.shadow import Sight, watch
 from unmask.samplers import SAMPLERS, Threshold
-from unmask.trace import plain
 from unmask.types import Sampler
 
 if TYPE_CHECKING:
@@ -171,7 +171,12 @@ def _watched(lab: Lab, model: str, cache: str, task: str) -> list[Sight]:
         loaded = lab.model(model)
         return watch(loaded, samples, base, config, batch_size=lab.batch_size(loaded))
 
-    settings = {"task": task, "samples": len(samples), "base": plain(base), "config": plain(config)}
+    settings = {
+        "task": task,
+        "samples": len(samples),
+        "base": settings_of(base),
+        "config": settings_of(config),
+    }
     return [Sight(**sight) for sight in lab.measurement(model, "signals", settings, make)]
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from unmask.evals import get_task
 from unmask.evals.answers.program import find_code
 from unmask.evals.decode import judge
+from unmask.evals.records import settings_of
 from unmask.experiments import methods
 from unmask.experiments.experiment import Experiment
 from unmask.experiments.grid import Cells, short
@@ -20,7 +21,6 @@ from unmask.models.checkpoint.hub import SHIPPED
 from unmask.samplers import SAMPLERS
 from unmask.sandbox import Job, run_jobs
 from unmask.text.generate import generate
-from unmask.trace import plain
 
 FUNCTION = re.compile(r"^def (\w+)\(", re.MULTILINE)
 
@@ -112,7 +112,7 @@ def _answers(lab: Lab, model: str, question: Question) -> dict[str, dict[str, An
             }
         return answers
 
-    settings = {"name": question.name, "prompt": question.prompt, "config": plain(config)}
+    settings = {"name": question.name, "prompt": question.prompt, "config": settings_of(config)}
     answers: dict[str, dict[str, Any]] = lab.measurement(model, "qualitative", settings, make)
     return answers
 

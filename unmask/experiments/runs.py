@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any
 
-from unmask.evals.records import Record, Timing, digest
+from unmask.evals.records import Record, Timing, digest, settings_of
+from unmask.samplers.wrapper import kind
 from unmask.text.config import GenerationConfig
-from unmask.trace import plain
 from unmask.types import Sampler
 
 
@@ -25,10 +25,11 @@ class Run:
 
     def name(self, samples: int, version: int, *, compiled: bool = False) -> str:
         """Return the run's name in the store: the sampler's kind and a hash of all settings."""
-        chosen = [plain(self.sampler), plain(self.config), samples, version]
+        chosen = [settings_of(self.sampler), settings_of(self.config), samples, version]
         chosen += ["compiled"] if compiled else []
         chosen += [] if self.protocol is None else [self.protocol]
-        return f"{type(self.sampler).__name__.lower()}-{digest(chosen)[:12]}"
+        name = kind(self.sampler).lower().replace("(", "-").rstrip(")")
+        return f"{name}-{digest(chosen)[:12]}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

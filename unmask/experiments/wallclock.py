@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from unmask.evals.manifest import device_name
+from unmask.evals.records import settings_of
 from unmask.experiments import drawing, methods, stats
 from unmask.experiments.experiment import Experiment
 from unmask.experiments.flops import first_task
@@ -18,9 +19,9 @@ from unmask.experiments.lab import Lab
 from unmask.experiments.paper import reported
 from unmask.experiments.report import Picture, Report, Table, above, flat
 from unmask.experiments.runs import Run
+from unmask.samplers.wrapper import kind
 from unmask.text.generate import generate
 from unmask.text.prompts import TextModel, device_of
-from unmask.trace import plain
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -67,8 +68,8 @@ def _measured(lab: Lab, model: str) -> dict[str, dict[str, Any]]:
         settings = {
             "task": run.task,
             "samples": len(samples),
-            "sampler": [type(run.sampler).__name__, plain(run.sampler)],
-            "config": plain(run.config),
+            "sampler": [kind(run.sampler), settings_of(run.sampler)],
+            "config": settings_of(run.config),
         }
 
         def make(run: Run = run, samples: list[Any] = samples) -> dict[str, Any]:

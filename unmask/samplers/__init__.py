@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields, replace
 from typing import Any
 
 from unmask.errors import known_field, one_of
 from unmask.samplers.base import Base
 from unmask.samplers.credit import Credit
+from unmask.samplers.end_last import EndLast
 from unmask.samplers.entropy_bound import EntropyBound
 from unmask.samplers.entropy_threshold import EntropyThreshold
 from unmask.samplers.factor import Factor
@@ -22,8 +22,10 @@ from unmask.samplers.local_leap import LocalLeap
 from unmask.samplers.pc import PC
 from unmask.samplers.prophet import Prophet
 from unmask.samplers.saber import Saber
+from unmask.samplers.spaced import Spaced
 from unmask.samplers.speculative import Speculative
 from unmask.samplers.threshold import Threshold
+from unmask.samplers.wrapper import change, settings
 from unmask.types import Sampler
 
 SAMPLERS: dict[str, Sampler] = {
@@ -55,27 +57,27 @@ SAMPLERS: dict[str, Sampler] = {
     "less": LESS(),
     "less-paper": LESS(policy="frontier", patience=2),
     "less-released": LESSReleased(),
+    "less-first-mask": EndLast(LESS(fallback="first")),
     **{f"less-{name}": sampler for name, sampler in ABLATIONS.items()},
-    "less-speculative": Speculative(sampler=LESS()),
-    "freedave": Speculative(sampler=Base()),
-    "freedave++": Speculative(sampler=Threshold(min_confidence=0.95), partial=True),
+    "less-speculative": Speculative(LESS()),
+    "first-mask-speculative": Speculative(FirstMask(), guess="first"),
+    "freedave": Speculative(Base()),
+    "freedave++": Speculative(Threshold(min_confidence=0.95), partial=True),
 }
 
 
 def make_sampler(name: str, **changes: Any) -> Sampler:
     """Return the preset called `name`, with some fields changed."""
     one_of("sampler", name, sorted(SAMPLERS))
-    preset: Any = SAMPLERS[name]
+    preset = SAMPLERS[name]
     check_fields(name, preset, changes)
-    made: Sampler = replace(preset, **changes)
-    return made
+    return change(preset, changes)
 
 
-def check_fields(name: str, preset: Any, changes: Mapping[str, Any]) -> None:
+def check_fields(name: str, preset: Sampler, changes: Mapping[str, Any]) -> None:
     """Raise if the sampler called `name` lacks one of the fields."""
-    own = [field.name for field in fields(preset)]
     for field, value in changes.items():
-        known_field(field, value, own, f"the sampler {name!r}")
+        known_field(field, value, settings(preset), f"the sampler {name!r}")
 
 
 __all__ = [
@@ -85,6 +87,7 @@ __all__ = [
     "SAMPLERS",
     "Base",
     "Credit",
+    "EndLast",
     "EntropyBound",
     "EntropyThreshold",
     "Factor",
@@ -94,6 +97,7 @@ __all__ = [
     "LocalLeap",
     "Prophet",
     "Saber",
+    "Spaced",
     "Speculative",
     "Threshold",
     "TokenFrequency",

@@ -20,9 +20,12 @@ class EntropyBound:
     """Commit the least uncertain positions whose entropies, without the largest, stay within the bound."""
 
     bound: float = 0.1  # gamma, in nats
+    # if even the least entropy exceeds the bound; surest: the least entropy, as EB-Sampler
+    fallback: policies.Fallback = "surest"
 
     def __post_init__(self) -> None:
         at_least("bound", self.bound, 0)
+        policies.check_fallback(self.fallback)
 
     @property
     def needs(self) -> Needs:
@@ -34,6 +37,9 @@ class EntropyBound:
         ranked = torch.zeros_like(entropy).scatter(-1, rank, entropy.masked_fill(~obs.active, 0))
         before = (ranked.cumsum(-1) - ranked).gather(-1, rank)  # without its own entropy, the largest so far
         commit = obs.active & (before <= self.bound)
-        return Decision(
-            commit, commit, torch.zeros_like(obs.seen, dtype=torch.bool), signals={"entropy": entropy}
-        )
+        eligible, forced = commit, torch.zeros_like(obs.seen, dtype=torch.bool)
+        if self.fallback != "surest":
+            eligible = commit & (ranked[:, :1] <= self.bound)
+            forced = ~eligible.any(-1)
+            commit = eligible | forced[:, None] & policies.fallback(-entropy, obs.active, self.fallback)
+        return Decision(commit, eligible, forced, signals={"entropy": entropy})

@@ -28,12 +28,15 @@ class KLASS:
     max_kl: float = 0.01
     history: int = 2  # number of consecutive divergences that must be low
     unmask_strategy: Strategy = "all"
+    fallback: policies.Fallback | None = None  # None: the surest as released, the quota of a block or one
 
     def __post_init__(self) -> None:
         probability("min_confidence", self.min_confidence)
         at_least("max_kl", self.max_kl, 0)
         whole("history", self.history, 1)
         one_of("unmask_strategy", self.unmask_strategy, get_args(Strategy))
+        if self.fallback is not None:
+            policies.check_fallback(self.fallback)
 
     @property
     def needs(self) -> Needs:
@@ -47,12 +50,11 @@ class KLASS:
         if obs.blockwise:
             waited = obs.step >= self.history - 1
             ready = stable & (confidence > self.min_confidence) & waited[:, None]
-            fallback = policies.best(confidence, obs.active, obs.quota)
         else:
             ready = stable & (confidence >= self.min_confidence)
-            fallback = policies.best(confidence, obs.active, 1)
         forced = ~ready.any(-1)
-        commit = torch.where(forced[:, None], fallback, self.choose(ready, confidence, kl, obs))
+        chosen = self.choose(ready, confidence, kl, obs)
+        commit = torch.where(forced[:, None], self.instead(confidence, obs), chosen)
         # commit the argmax: in the released code, temperature affects only which positions commit
         return Decision(
             commit,
@@ -62,6 +64,12 @@ class KLASS:
             obs.now.top1,
             {"confidence": confidence, "kl": kl},
         )
+
+    def instead(self, confidence: Tensor, obs: Observation) -> Tensor:
+        """Return the forced commits, [B, W]."""
+        if self.fallback is not None:
+            return policies.fallback(confidence, obs.active, self.fallback)
+        return policies.best(confidence, obs.active, obs.quota if obs.blockwise else 1)
 
     def recent(self, kl: Tensor, carry: Tensor | None) -> Tensor:
         """Return the last `history` divergences, newest first, [B, W, history]."""

@@ -33,6 +33,8 @@ class LESS:
     patience: int = 0  # skipped steps before the fallback; 2 in less-paper
     policy: Policy = "run"  # full sequence: one frontier position, the run from the frontier, all eligible
     block_policy: Policy = "all"  # the same inside a block
+    # if nothing passes; None: as the paper, the frontier or the quota of a block
+    fallback: policies.Fallback | None = None
     exact: bool = True  # true masses on the union of both top-K sets; False: zero-filled, as released
 
     def __post_init__(self) -> None:
@@ -45,6 +47,8 @@ class LESS:
         whole("patience", self.patience, 0)
         one_of("policy", self.policy, get_args(Policy))
         one_of("block_policy", self.block_policy, get_args(Policy))
+        if self.fallback is not None:
+            policies.check_fallback(self.fallback)
         flag("exact", self.exact)
 
     @property
@@ -70,7 +74,7 @@ class LESS:
         waits = torch.zeros_like(obs.seen) if obs.carry is None else obs.carry
         nothing = ~chosen.any(-1)
         forced = nothing & (waits >= self.patience)
-        commit = torch.where(forced[:, None], self.fallback(confidence, obs), chosen)
+        commit = torch.where(forced[:, None], self.instead(confidence, obs), chosen)
         waits = torch.where(nothing & ~forced, waits + 1, 0)
         return Decision(commit, eligible, forced, waits, signals=seen)
 
@@ -82,8 +86,10 @@ class LESS:
         first = policies.frontier_first(eligible, obs.active, self.lookahead)
         return first | policies.frontier_run(eligible, obs.active) if policy == "run" else first
 
-    def fallback(self, confidence: Tensor, obs: Observation) -> Tensor:
-        """Return the forced commits: the frontier, or the fixed schedule's quota of a block, [B, W]."""
+    def instead(self, confidence: Tensor, obs: Observation) -> Tensor:
+        """Return the forced commits, [B, W]."""
+        if self.fallback is not None:
+            return policies.fallback(confidence, obs.active, self.fallback)
         if obs.blockwise:
             return policies.best(confidence, obs.active, obs.quota.clamp(min=1))
         return policies.frontier(obs.active)

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 from torch import Tensor
+
+from unmask.errors import FieldError
+
+# where nothing passes: the surest position, the first mask, or the surest of the first n masks
+Fallback = Literal["surest", "first"] | int
 
 # Up to this many columns, scores are compared pair by pair: torch.compile needs a minute for a sort, but
 # a second for comparisons. Beyond, all pairs would take too much memory.
@@ -50,6 +57,41 @@ def best_of_runs(score: Tensor, active: Tensor) -> Tensor:
 def best(score: Tensor, among: Tensor, n: Tensor | int) -> Tensor:
     """Return the n [B] positions of `among` with the best scores, or all if there are fewer; ties go left."""
     return among & (ranks(score, among) < (n[:, None] if isinstance(n, Tensor) else n))
+
+
+def fallback(score: Tensor, active: Tensor, choice: Fallback) -> Tensor:
+    """Return the one position of every row that is committed where nothing passes."""
+    if choice == "first":
+        return frontier(active)
+    return best(score, active if choice == "surest" else active & (active.cumsum(-1) <= choice), 1)
+
+
+def check_fallback(choice: object) -> None:
+    """Raise unless `fallback` takes this choice."""
+    number = isinstance(choice, int) and not isinstance(choice, bool) and choice >= 1
+    if not number and choice not in ("surest", "first"):
+        problem = "must be 'surest', 'first' or a whole number >= 1"
+        raise FieldError("fallback", choice, problem, "a number n takes the surest of the first n masks")
+
+
+def apart(score: Tensor, candidates: Tensor, conflict: Tensor) -> Tensor:
+    """Return the candidates taken best first, ties left first, without two in conflict.
+
+    `conflict` [B, W, W] bool is symmetric; its diagonal does not matter. A round takes every candidate
+    without an undecided better one in conflict, and drops those in conflict with it. Each round but the last
+    takes and drops at least one.
+    """
+    rank = ranks(score, candidates)
+    prevents = conflict & (rank[:, None] < rank[:, :, None])  # [b, i, j]: j is better than i
+    taken, undecided = torch.zeros_like(candidates), candidates
+    leaves_early = score.device.type == "cpu" and not torch.compiler.is_compiling()
+    for _ in range((score.shape[-1] + 1) // 2):
+        free = undecided & ~(prevents & undecided[:, None]).any(-1)
+        taken = taken | free
+        undecided = undecided & ~free & ~(conflict & free[:, None]).any(-1)
+        if leaves_early and not undecided.any():  # on a GPU the host would have to wait for the answer
+            break
+    return taken
 
 
 def ranks(score: Tensor, among: Tensor) -> Tensor:

@@ -2,37 +2,37 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Literal, get_args
 
 from unmask.errors import flag, one_of, whole
-from unmask.samplers.base import Base
-from unmask.types import Decision, Needs, Observation, Sampler, Speculation
+from unmask.samplers.wrapper import Wrapper
+from unmask.types import Decision, Needs, Observation, Speculation
 
-ORDERS = ("surest", "first")
+Guess = Literal["surest", "first"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Speculative:
+@dataclass(frozen=True, slots=True)
+class Speculative(Wrapper):
     """Run guesses of the next canvases beside the real one; a step whose canvas was guessed needs no forward.
 
     Every decision is the inner sampler's, on the prediction of the real canvas: tokens and steps are the
     same. It pays while a forward of several rows costs hardly more than one of a single row.
     """
 
-    sampler: Sampler = field(default_factory=Base)
     rows: int = 4  # of a forward for each row: the real canvas and guesses of the next ones
-    order: Literal["surest", "first"] = "surest"  # of the masks that guesses fill
+    guess: Guess = "surest"  # the masks that a guess fills: the surest, or the first
     partial: bool = False  # take a guessed part of a decision alone (FreeDave++); steps may then differ
 
     def __post_init__(self) -> None:
+        Wrapper.__post_init__(self)
         whole("rows", self.rows, 2)
-        one_of("order", self.order, ORDERS)
+        one_of("guess", self.guess, get_args(Guess))
         flag("partial", self.partial)
 
     @property
     def needs(self) -> Needs:
-        speculation = Speculation(rows=self.rows, order=self.order, partial=self.partial)
+        speculation = Speculation(rows=self.rows, order=self.guess, partial=self.partial)
         return replace(self.sampler.needs, speculation=speculation)
 
     def decide(self, obs: Observation) -> Decision:

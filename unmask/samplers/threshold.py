@@ -1,4 +1,4 @@
-"""Threshold: commit every position above a confidence, and at least the best one (Fast-dLLM)."""
+"""Threshold: commit every position above a confidence, and at least one (Fast-dLLM)."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ from unmask.types import Decision, Needs, Observation
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Threshold:
-    """Commit every position with at least this confidence, or else the most confident one."""
+    """Commit every position with at least this confidence, or else one, the most confident by default."""
 
     min_confidence: float = 0.9
+    fallback: policies.Fallback = "surest"
 
     def __post_init__(self) -> None:
         probability("min_confidence", self.min_confidence)
+        policies.check_fallback(self.fallback)
 
     @property
     def needs(self) -> Needs:
@@ -25,5 +27,6 @@ class Threshold:
     def decide(self, obs: Observation) -> Decision:
         confidence = signals.confidence(obs.now)
         eligible = obs.active & (confidence >= self.min_confidence)
-        commit = eligible | policies.best(confidence, obs.active, 1)
-        return Decision(commit, eligible, ~eligible.any(-1), signals={"confidence": confidence})
+        forced = ~eligible.any(-1)
+        commit = eligible | forced[:, None] & policies.fallback(confidence, obs.active, self.fallback)
+        return Decision(commit, eligible, forced, signals={"confidence": confidence})

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import fields, is_dataclass, replace
-from typing import Any, NamedTuple, get_type_hints
+from typing import Any, NamedTuple
 
 from pydantic import PydanticSchemaGenerationError, TypeAdapter, ValidationError
 
 from unmask.errors import FieldError, known_field
 from unmask.samplers import make_sampler
+from unmask.samplers.wrapper import change, kind
+from unmask.samplers.wrapper import settings as settings_of
 from unmask.serving.api_error import ApiError, as_api_error
 from unmask.serving.errors import RequestFailed
 from unmask.serving.protocol import Common
@@ -55,7 +57,7 @@ def _request_name(field: str, request: Common, sampler: Sampler | None) -> str |
     name = request.names.get(field, field)
     if name in type(request).model_fields:
         return name
-    own = {item.name for item in fields(sampler)} if is_dataclass(sampler) else set[str]()
+    own = {} if sampler is None else settings_of(sampler)
     return f"sampler_fields.{field}" if field in own else None
 
 
@@ -65,20 +67,18 @@ def _sampler(request: Common, settings: Settings) -> Sampler:
         return settings.sampler
     base = settings.sampler if request.sampler is None else make_sampler(request.sampler)
     try:
-        made: Sampler = replace(base, **read_fields(base, changes))  # type: ignore[type-var]
+        return change(base, read_fields(base, changes))
     except FieldError as error:
         raise error.renamed(f"sampler_fields.{error.root}") from None
-    return made
 
 
 def read_fields(sampler: Any, changes: dict[str, Any]) -> dict[str, Any]:
     """Convert JSON values to the types of the sampler's fields."""
-    hints = get_type_hints(type(sampler))
-    own = [item.name for item in fields(sampler)]
+    kinds = settings_of(sampler)
     values = {}
     for name, value in changes.items():
-        known_field(name, value, own, f"the sampler {type(sampler).__name__}")
-        values[name] = _read_field(name, hints[name], value)
+        known_field(name, value, kinds, f"the sampler {kind(sampler)}")
+        values[name] = _read_field(name, kinds[name], value)
     return values
 
 

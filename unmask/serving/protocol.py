@@ -91,6 +91,9 @@ class Common(BaseModel):
     )
     guidance: float | None = None
     end_tokens: EndTokens | None = None
+    min_gap: int | Literal["auto", "none"] | None = Field(
+        None, description="Columns between tokens committed in one step.", json_schema_extra=AT_LEAST_1
+    )
     cache: CacheName | Literal["none"] | None = Field(
         None, description="Reuse keys and values outside the block; an approximation."
     )

@@ -10,6 +10,9 @@ from unmask.decoding.draw import Selection
 from unmask.decoding.options import Options
 from unmask.errors import FieldError, finite, flag, one_of, share, whole
 from unmask.samplers.base import Base
+from unmask.samplers.end_last import EndLast
+from unmask.samplers.spaced import Spaced
+from unmask.samplers.wrapper import rebuild
 from unmask.text.fields import CacheName, ConfigFields, EndTokens
 from unmask.types import ModelInfo, Sampler
 
@@ -27,6 +30,10 @@ class GenerationConfig(ConfigFields):
         self.selection  # noqa: B018 checks temperature, top_p and top_k
         finite("guidance", self.guidance)
         one_of("end_tokens", self.end_tokens, get_args(EndTokens))
+        if isinstance(self.min_gap, str):
+            one_of("min_gap", self.min_gap, ("auto",))
+        elif self.min_gap is not None:
+            whole("min_gap", self.min_gap, 1)
         if self.cache is not None:
             one_of("cache", self.cache, get_args(CacheName))
         for name in ("stop_at_eos", "reuse"):
@@ -116,6 +123,18 @@ class GenerationConfig(ConfigFields):
         )
 
     def fit(self, sampler: Sampler, info: ModelInfo) -> Sampler:
+        """Return the sampler under these settings: the end rule and the spacing filter around it."""
+        sampler = rebuild(sampler, lambda inside: self._space(self._fit_base(inside, info)))
+        if self.end_tokens == "last" and not isinstance(sampler, EndLast):
+            return EndLast(sampler)
+        return sampler
+
+    def _space(self, sampler: Sampler) -> Sampler:
+        if self.min_gap is None:
+            return sampler
+        return Spaced(sampler, gap=None if self.min_gap == "auto" else self.min_gap)
+
+    def _fit_base(self, sampler: Sampler, info: ModelInfo) -> Sampler:
         """Return the sampler, with these settings filled in if it is the family's own Base."""
         if isinstance(sampler, Base) and sampler.selection == Selection() and info.schedule == "dream":
             # Dream's sampler ranks positions after temperature, top-p and top-k
@@ -127,7 +146,7 @@ class GenerationConfig(ConfigFields):
                 "end_tokens",
                 self.end_tokens,
                 f"needs the sampler 'base' in the order 'confidence', not {sampler}",
-                "use that sampler, or end_tokens='suppress'",
+                "use that sampler, or end_tokens='last'",
             )
         return replace(sampler, demoted_ids=info.eos_ids)
 

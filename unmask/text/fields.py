@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-EndTokens = Literal["keep", "suppress", "demote"]
+EndTokens = Literal["keep", "suppress", "demote", "last"]
 CacheName = Literal["prefix", "dual"]
 
 
@@ -30,8 +30,10 @@ class ConfigFields:
     min_new_tokens: int = 0  # no end token before this many tokens; stop strings count from the start
     stop_at_eos: bool = True  # False: keep decoding after the end token (costs time, never changes the text)
     # LLaDA's evaluation. suppress, its logits_eos_inf: the end-of-text token is never written (the end of a
-    # turn may be). demote, its confidence_eos_eot_inf: a position that would take an end token ranks last
+    # turn may be). demote, its confidence_eos_eot_inf: a position that would take an end token ranks last.
+    # last: an end token waits for every mask before it
     end_tokens: EndTokens = "keep"
+    min_gap: int | Literal["auto"] | None = None  # columns between commits of one step; "auto": as DUS
     cache: CacheName | None = None
     refresh_every: int | None = None  # run all columns every n forwards of a block; None: only in its first
     reuse: bool = True  # an unchanged canvas needs no new forward

@@ -213,9 +213,13 @@ def plain_numbers(values: Tensor) -> list[float | bool | None]:
 
 
 def plain(value: object) -> Any:
-    """Convert a sampler or a field's value to a JSON value; infinity and what JSON lacks become texts."""
+    """Convert a sampler or a field's value to a JSON value; infinity and what JSON lacks become texts.
+
+    A sampler around another one has the fields of both.
+    """
     if is_dataclass(value):
-        return {item.name: plain(getattr(value, item.name)) for item in fields(value)}
+        named = {item.name: plain(getattr(value, item.name)) for item in fields(value)}
+        return {**named.pop("sampler", {}), **named}
     if isinstance(value, tuple):
         return [plain(item) for item in value]
     if isinstance(value, float):

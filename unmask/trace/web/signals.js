@@ -2,15 +2,17 @@
 
 const TONES = 5; // colours in style.css
 const TAKEN = "FLR"; // letters of other states
+const FILTERS = new Set(["end_waits", "too_close"]); // true: a filter around the sampler holds it back
 
 /**
  * Return the threshold of a signal by the sampler's fields, or null: at least min_NAME, at most max_NAME,
- * or true if the signal is a yes or no and the sampler has a field of its name.
+ * or true if the signal is a yes or no and the sampler has a field of its name; false for the signal of a filter.
  */
 export function thresholdOf(name, value, fields) {
   const limit = (field) => (typeof fields[field] === "number" ? fields[field] : null);
   const least = limit(`min_${name}`), most = limit(`max_${name}`);
   if (typeof value === "boolean") {
+    if (FILTERS.has(name)) return { limit: null, needs: "needs no", passes: !value };
     return limit(name) === null ? null : { limit: null, needs: "needs yes", passes: value };
   }
   // null stands for a number that is not finite: it meets no threshold

@@ -1,0 +1,58 @@
+"""The end rule around any sampler: an end token waits for every mask before it.
+
+Canvases are longer than texts and filled with end tokens, which a model predicts with confidence long before
+it knows the text. Written early, they cut the text short.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from torch import Tensor
+
+from unmask.decoding.canvas import is_any
+from unmask.samplers import policies
+from unmask.samplers.wrapper import Wrapper
+from unmask.types import Decision, Observation
+
+
+@dataclass(frozen=True, slots=True)
+class EndLast(Wrapper):
+    """Commit an end token only when everything masked before it is committed already or in the same step.
+
+    The sampler is asked twice: as usual, and with the early end tokens hidden. The first answer says which
+    end tokens it accepts, the second one what it commits in their place.
+    """
+
+    def decide(self, obs: Observation) -> Decision:
+        first = self.sampler.decide(obs)
+        if not obs.eos_ids:
+            return first
+        early = is_any(_written(first, obs), obs.eos_ids) & _behind(obs.masked)
+        second = self.sampler.decide(replace(obs, active=obs.active & ~early, masked=obs.masked & ~early))
+        tokens = _written(first, obs).where(early, _written(second, obs))
+        accepted = first.commit & early & ~first.forced[:, None]
+        wanted = second.commit & ~early | accepted
+        left = obs.masked & ~wanted
+        blocked = is_any(tokens, obs.eos_ids) & _behind(left)
+        commit = wanted & ~blocked
+        stuck = (second.commit & obs.masked).any(-1) & ~commit.any(-1)  # it wrote other tokens than at first
+        eligible = (second.eligible & ~early | first.eligible & early) & ~blocked
+        return replace(
+            second,
+            commit=commit | stuck[:, None] & policies.frontier(obs.active),
+            eligible=eligible,
+            forced=second.forced | stuck,
+            tokens=tokens,
+            signals={**second.signals, "end_waits": blocked & (first.eligible | wanted)},
+        )
+
+
+def _written(decision: Decision, obs: Observation) -> Tensor:
+    """Return the tokens that a decision writes, [B, W]."""
+    return obs.drawn if decision.tokens is None else decision.tokens
+
+
+def _behind(positions: Tensor) -> Tensor:
+    """Return the columns with one of these positions to their left, [B, W]."""
+    return positions.cumsum(-1) - positions.long() > 0
