@@ -1,4 +1,4 @@
-"""`unmask samplers`: list the presets with their fields, values and types."""
+"""`unmask samplers`: list the presets, or the fields of one with their values and types."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ import typer
 from unmask.cli.fields import describe
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from unmask.types import Sampler
 
 Name = Annotated[str | None, typer.Argument(help="Only this one.", show_default=False)]
@@ -18,14 +16,15 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object with
 
 
 def samplers(name: Name = None, json: AsJson = False) -> None:
-    """List the samplers and the fields that --set can change."""
+    """List the samplers by group, or the fields of one that --set can change."""
     from unmask.samplers import SAMPLERS, make_sampler
 
-    chosen = SAMPLERS if name is None else {name: make_sampler(name)}
     if json:
-        _print_json(chosen)
+        _print_json(SAMPLERS if name is None else {name: make_sampler(name)})
+    elif name is None:
+        _print_names()
     else:
-        _print_table(chosen)
+        _print_fields(make_sampler(name))
 
 
 def _print_json(chosen: dict[str, Sampler]) -> None:
@@ -35,32 +34,55 @@ def _print_json(chosen: dict[str, Sampler]) -> None:
     typer.echo(json.dumps(described, ensure_ascii=False))
 
 
-def _print_table(chosen: dict[str, Sampler]) -> None:
-    from rich.console import Console
-
-    table = _table()
-    for name, sampler in chosen.items():
-        for number, (field, facts) in enumerate(_fields(sampler).items()):
-            style = "bold" if facts["changed"] else ""
-            table.add_row(
-                name if number == 0 else "", field, _shown(facts["value"]), facts["type"], style=style
-            )
-        table.add_section()
-    Console().print(table)
-
-
-def _table() -> Table:
+def _print_names() -> None:
+    """Print every name with a sentence, group by group."""
     from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    from unmask.samplers import GROUPS
+
+    console = Console()
+    shown: dict[str, str] = {}  # sentence -> the first name that has it
+    for title, group in GROUPS.items():
+        table = Table(box=box.SIMPLE, title=title, title_justify="left", show_header=False)
+        table.add_column(style="cyan", no_wrap=True)
+        table.add_column()
+        for name, sampler in group.items():
+            sentence, changes = about(sampler)
+            first = shown.setdefault(sentence, name)
+            text = sentence if first == name else f"{first} with" if changes else f"The same as {first}."
+            table.add_row(name, f"{text} {changes}".rstrip())
+        console.print(table)
+    console.print("`unmask samplers NAME` shows the fields of one. docs/choosing.md says which to use.")
+
+
+def about(sampler: Sampler) -> tuple[str, str]:
+    """Return a sentence on a sampler, and what it changes: wrappers around it and fields of its class."""
+    from unmask.samplers.wrapper import inner, kind
+
+    [sentence, *_] = (type(inner(sampler)).__doc__ or "").split("\n")
+    fields = _fields(sampler).items()
+    changes = [f"{name}={_shown(facts['value'])}" for name, facts in fields if facts["changed"]]
+    return sentence, ", ".join([*kind(sampler).rstrip(")").split("(")[:-1], *changes])
+
+
+def _print_fields(sampler: Sampler) -> None:
+    from rich import box
+    from rich.console import Console
     from rich.table import Table
 
     table = Table(
         box=box.SIMPLE_HEAD, caption="bold: not the default of its class; --set FIELD=VALUE changes a field"
     )
-    table.add_column("sampler", style="cyan", no_wrap=True)
     table.add_column("field", no_wrap=True)
     table.add_column("default", justify="right", no_wrap=True)
     table.add_column("type", style="dim")
-    return table
+    for field, facts in _fields(sampler).items():
+        table.add_row(field, _shown(facts["value"]), facts["type"], style="bold" if facts["changed"] else "")
+    console = Console()
+    console.print(about(sampler)[0])
+    console.print(table)
 
 
 def _fields(sampler: Any) -> dict[str, dict[str, Any]]:

@@ -28,42 +28,58 @@ from unmask.samplers.threshold import Threshold
 from unmask.samplers.wrapper import change, settings
 from unmask.types import Sampler
 
-SAMPLERS: dict[str, Sampler] = {
-    "base": Base(),
-    "base-margin": Base(order="margin"),
-    "base-entropy": Base(order="entropy"),
-    "base-origin": Base(order="origin"),
-    "random": Base(order="random"),
-    "threshold": Threshold(),
-    "factor": Factor(),
-    "factor-released": Factor(last_rank_free=True),
-    "entropy-bound": EntropyBound(),
-    "entropy-threshold": EntropyThreshold(),
-    "local-leap": LocalLeap(),
-    "local-leap-dream": LocalLeap(relaxed_confidence=0.8),
-    "hierarchy": Hierarchy(),
-    "first-mask": FirstMask(),
-    "first-mask-accurate": FirstMask(window=2),
-    "first-mask-along": FirstMask(along="jsd"),
-    "first-mask-always": FirstMask(along="confidence", along_confidence=0),
-    "first-mask-revoke": FirstMask(along="confidence", along_confidence=0, revoke_below=0.1),
-    "pc": PC(),
-    "credit": Credit(),
-    "saber": Saber(),
-    "klass": KLASS(),
-    **{f"klass-{name}": KLASS(min_confidence=c, max_kl=kl) for name, (c, kl) in RELEASED.items()},
-    "prophet": Prophet(),
-    "prophet-dream": Prophet(base=Base(order="entropy")),
-    "less": LESS(),
-    "less-paper": LESS(policy="frontier", patience=2),
-    "less-released": LESSReleased(),
-    "less-first-mask": EndLast(LESS(fallback="first")),
-    **{f"less-{name}": sampler for name, sampler in ABLATIONS.items()},
-    "less-speculative": Speculative(LESS()),
-    "first-mask-speculative": Speculative(FirstMask(), guess="first"),
-    "freedave": Speculative(Base()),
-    "freedave++": Speculative(Threshold(min_confidence=0.95), partial=True),
+GROUPS: dict[str, dict[str, Sampler]] = {
+    "recommended": {
+        "first-mask": FirstMask(),
+        "recommended": FirstMask(),  # docs/choosing.md has the evidence
+        "first-mask-accurate": FirstMask(window=2),
+        "first-mask-along": FirstMask(along="jsd"),
+        "first-mask-always": FirstMask(along="confidence", along_confidence=0),
+    },
+    "the paper's": {
+        "less": LESS(),
+        "less-paper": LESS(policy="frontier", patience=2),
+        "less-released": LESSReleased(),
+        "less-first-mask": EndLast(LESS(fallback="first")),
+    },
+    "fixed schedule": {
+        "base": Base(),
+        "base-margin": Base(order="margin"),
+        "base-entropy": Base(order="entropy"),
+        "base-origin": Base(order="origin"),
+        "random": Base(order="random"),
+        "pc": PC(),
+    },
+    "this step alone": {
+        "threshold": Threshold(),
+        "factor": Factor(),
+        "factor-released": Factor(last_rank_free=True),
+        "entropy-bound": EntropyBound(),
+        "entropy-threshold": EntropyThreshold(),
+        "local-leap": LocalLeap(),
+        "local-leap-dream": LocalLeap(relaxed_confidence=0.8),
+        "hierarchy": Hierarchy(),
+    },
+    "with a history": {
+        "klass": KLASS(),
+        **{f"klass-{name}": KLASS(min_confidence=c, max_kl=kl) for name, (c, kl) in RELEASED.items()},
+        "credit": Credit(),
+        "prophet": Prophet(),
+        "prophet-dream": Prophet(base=Base(order="entropy")),
+    },
+    "with revocation": {
+        "saber": Saber(),
+        "first-mask-revoke": FirstMask(along="confidence", along_confidence=0, revoke_below=0.1),
+    },
+    "speculative": {
+        "freedave": Speculative(Base()),
+        "freedave++": Speculative(Threshold(min_confidence=0.95), partial=True),
+        "less-speculative": Speculative(LESS()),
+        "first-mask-speculative": Speculative(FirstMask(), guess="first"),
+    },
+    "ablations of LESS": {f"less-{name}": sampler for name, sampler in ABLATIONS.items()},
 }
+SAMPLERS = {name: sampler for group in GROUPS.values() for name, sampler in group.items()}
 
 
 def make_sampler(name: str, **changes: Any) -> Sampler:
@@ -81,6 +97,7 @@ def check_fields(name: str, preset: Sampler, changes: Mapping[str, Any]) -> None
 
 
 __all__ = [
+    "GROUPS",
     "KLASS",
     "LESS",
     "PC",

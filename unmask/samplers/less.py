@@ -22,7 +22,10 @@ Policy = Literal["frontier", "run", "all"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LESS:
-    """The joint stability rule. Every ablation of the paper is this class with other values."""
+    """Commit a confident token once it has won several steps in a row and its distribution stands still.
+
+    Every ablation of the paper is this class with other values.
+    """
 
     min_confidence: float = 0.75  # c
     max_jsd: float = 0.040  # d; inf: off
