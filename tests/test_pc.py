@@ -9,6 +9,7 @@ import pickle
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 import unmask
 from tests.conftest import GOLDENS
@@ -128,14 +129,22 @@ def test_changing_the_tensor_they_were_made_of_changes_nothing():
     assert made.on(torch.device("cpu")).tolist() == [0.25, 0.75]
 
 
-def test_frequencies_are_saved_and_loaded(tmp_path):
+def test_frequencies_are_saved_as_safetensors_and_loaded(tmp_path):
     COMMON.save(tmp_path / "words.safetensors")
     assert TokenFrequency.load(tmp_path / "words.safetensors") == COMMON
+    values = load_file(tmp_path / "words.safetensors")["frequencies"]
+    assert TokenFrequency(values) == COMMON
+    save_file({"other": torch.ones(5), "frequencies": values}, tmp_path / "both.safetensors")
+    assert TokenFrequency.load(tmp_path / "both.safetensors") == COMMON
 
 
-def test_a_file_without_frequencies_is_refused():
-    with raises_field("path"):
-        TokenFrequency.load(next((GOLDENS / "dream_tiny").glob("*.safetensors")))
+@pytest.mark.parametrize("content", [b"", b"12345678", b"PK" * 40, b"\x02" + b"\0" * 7 + b"{}", b"\xff" * 99])
+def test_a_file_without_frequencies_is_refused(content, tmp_path):
+    (tmp_path / "other").write_bytes(content)
+    save_file({"frequencies": torch.ones(5).long()}, tmp_path / "whole_numbers")
+    for path in (tmp_path / "other", tmp_path / "whole_numbers"):
+        with raises_field("path", str(path)):
+            TokenFrequency.load(path)
 
 
 def test_a_sampler_with_frequencies_can_be_written_down():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
@@ -12,6 +13,7 @@ from torch import Tensor
 from unmask.errors import FieldError, whole
 
 NAME = "frequencies"  # of the tensor in a file
+MAX_HEADER = 1 << 20  # bytes of a file's header
 
 
 class TokenFrequency:
@@ -20,14 +22,14 @@ class TokenFrequency:
     def __init__(self, values: Tensor) -> None:
         if not isinstance(values, Tensor) or values.ndim != 1 or not values.is_floating_point():
             raise FieldError("values", values, "must be a tensor of frequencies, one for each token")
-        if not bool(((values >= 0) & (values <= 1)).all()):
+        if not len(values) or not bool(((values >= 0) & (values <= 1)).all()):
             raise FieldError(
                 "values", values, "must be frequencies from 0 to 1", "divide counts by their sum"
             )
-        self._values = values.detach().to("cpu", torch.float32, copy=True)
+        self._bytes = bytearray(4 * len(values))
+        self._values = torch.frombuffer(self._bytes, dtype=torch.float32).copy_(values.detach())
         self._copies: dict[torch.device, Tensor] = {}
-        digest = sha256(self._values.view(torch.uint8).numpy().tobytes())
-        self.fingerprint = digest.hexdigest()[:16]
+        self.fingerprint = sha256(self._bytes).hexdigest()[:16]
 
     @staticmethod
     def count(ids: Tensor | Sequence[int], vocab_size: int) -> TokenFrequency:
@@ -41,26 +43,34 @@ class TokenFrequency:
         counts = torch.bincount(tokens, minlength=vocab_size).clamp(min=1)
         return TokenFrequency(counts.double() / len(tokens))
 
+    # safetensors, written out: the core needs no library but torch
+    def save(self, path: str | Path) -> None:
+        """Write the frequencies to a safetensors file."""
+        entry = {"dtype": "F32", "shape": [len(self)], "data_offsets": [0, len(self._bytes)]}
+        header = json.dumps({NAME: entry}).encode()
+        header += b" " * (-len(header) % 8)
+        Path(path).write_bytes(len(header).to_bytes(8, "little") + header + self._bytes)
+
     @staticmethod
     def load(path: str | Path) -> TokenFrequency:
         """Read frequencies from a safetensors file."""
-        from safetensors.torch import load_file
-
-        tensors = load_file(path)
-        if NAME not in tensors:
-            raise FieldError(
-                "path", str(path), f"must be a file with a tensor {NAME!r}", "write it with save"
-            )
-        return TokenFrequency(tensors[NAME])
-
-    def save(self, path: str | Path) -> None:
-        """Write the frequencies to a safetensors file."""
-        from safetensors.torch import save_file
-
-        save_file({NAME: self._values}, path)
+        with Path(path).open("rb") as file:
+            size = int.from_bytes(file.read(8), "little")
+            try:
+                entry = json.loads(file.read(min(size, MAX_HEADER)))[NAME]
+                if entry["dtype"] != "F32":
+                    raise TypeError(entry["dtype"])
+                first, last = entry["data_offsets"]
+                file.seek(8 + size + first)
+                return TokenFrequency(
+                    torch.frombuffer(bytearray(file.read(last - first)), dtype=torch.float32)
+                )
+            except (ValueError, KeyError, TypeError):
+                problem = f"must be a safetensors file with frequencies as float32 {NAME!r}"
+                raise FieldError("path", str(path), problem, "write it with TokenFrequency.save") from None
 
     def on(self, device: torch.device) -> Tensor:
-        """Return the frequencies on a device, [V] float32. It is copied there once."""
+        """Return the frequencies on a device, [V] float32. They are copied there once."""
         if device not in self._copies:
             self._copies[device] = self._values.to(device)
         return self._copies[device]
@@ -76,3 +86,6 @@ class TokenFrequency:
 
     def __repr__(self) -> str:
         return f"TokenFrequency({len(self)} tokens, {self.fingerprint})"
+
+    def __reduce__(self) -> tuple[type[TokenFrequency], tuple[Tensor]]:
+        return TokenFrequency, (self._values,)  # a copy on a device is not sent along
