@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from tests.evals.conftest import PARITY, SHORT, ask, parity
 from tests.raises import raises_field
-from unmask import GenerationConfig, compile, generate, make_sampler
+from unmask import LESS, EndLast, GenerationConfig, compile, generate, make_sampler
 from unmask.evals import Sample, evaluate, get_task
 from unmask.evals.fingerprint import fingerprint
 from unmask.evals.folder import append
@@ -171,6 +171,17 @@ def test_another_configuration_is_refused_by_the_field_that_differs(model, task,
     with pytest.raises(ValueError, match=words):
         evaluate(model, task, out=whole, **{"batch_size": SIZE, **change})
     assert (whole / "records.jsonl").read_bytes() == before
+
+
+def test_a_run_stored_before_a_field_was_added_is_resumed(model, task, whole):
+    manifest = json.loads((whole / "run.json").read_text())
+    assert "fallback" not in manifest["configuration"]["sampler"]
+    assert "min_gap" not in manifest["configuration"]["decoding"]
+    evaluate(model, task, out=whole, batch_size=SIZE)
+    with pytest.raises(ValueError, match=r"sampler.fallback = None, but this one has 'first'"):
+        evaluate(model, task, LESS(fallback="first"), out=whole, batch_size=SIZE)
+    with pytest.raises(ValueError, match=r"sampler.kind = 'LESS', but this one has 'EndLast\(LESS\)'"):
+        evaluate(model, task, EndLast(LESS()), out=whole, batch_size=SIZE)
 
 
 def test_another_model_task_or_data_is_refused(checkpoint, model, task, whole):

@@ -77,21 +77,36 @@ def check_fallback(choice: object) -> None:
 def apart(score: Tensor, candidates: Tensor, conflict: Tensor) -> Tensor:
     """Return the candidates taken best first, ties left first, without two in conflict.
 
-    `conflict` [B, W, W] bool is symmetric; its diagonal does not matter. A round takes every candidate
-    without an undecided better one in conflict, and drops those in conflict with it. Each round but the last
-    takes and drops at least one.
+    `conflict` [B, W, W] bool is symmetric; its diagonal does not matter.
     """
     rank = ranks(score, candidates)
-    prevents = conflict & (rank[:, None] < rank[:, :, None])  # [b, i, j]: j is better than i
-    taken, undecided = torch.zeros_like(candidates), candidates
-    leaves_early = score.device.type == "cpu" and not torch.compiler.is_compiling()
-    for _ in range((score.shape[-1] + 1) // 2):
+    taken: Tensor = _take_apart(candidates, conflict, conflict & (rank[:, None] < rank[:, :, None]))
+    return taken
+
+
+def _take_in_rounds(candidates: Tensor, conflict: Tensor, prevents: Tensor) -> Tensor:
+    """Take every candidate i without an undecided j that prevents it [b, i, j], and drop those in conflict.
+
+    Each round but the last takes and drops at least one.
+    """
+    taken, undecided, width = torch.zeros_like(candidates), candidates, candidates.shape[-1]
+    for _ in range((width + 1) // 2):
         free = undecided & ~(prevents & undecided[:, None]).any(-1)
         taken = taken | free
         undecided = undecided & ~free & ~(conflict & free[:, None]).any(-1)
-        if leaves_early and not undecided.any():  # on a GPU the host would have to wait for the answer
+        if not candidates.is_cuda and not undecided.any():  # on a GPU the host would have to wait for it
             break
     return taken
+
+
+# one operation for torch.compile, which would need minutes for the unrolled rounds
+_take_apart = torch.library.custom_op(
+    "unmask::take_apart",
+    _take_in_rounds,
+    mutates_args=(),
+    schema="(Tensor candidates, Tensor conflict, Tensor prevents) -> Tensor",
+)
+_take_apart.register_fake(lambda candidates, conflict, prevents: torch.empty_like(candidates))
 
 
 def ranks(score: Tensor, among: Tensor) -> Tensor:

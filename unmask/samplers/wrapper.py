@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from typing import Any, get_type_hints
 
-from unmask.decoding.checks import is_sampler
+from unmask.errors import FieldError
 from unmask.types import Needs, Sampler
 
 
@@ -17,7 +17,8 @@ class Wrapper:
     sampler: Sampler
 
     def __post_init__(self) -> None:
-        is_sampler(self.sampler)
+        if not hasattr(self.sampler, "decide"):
+            raise FieldError("sampler", self.sampler, "must be a sampler such as LESS()")
 
     @property
     def needs(self) -> Needs:
