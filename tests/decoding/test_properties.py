@@ -12,7 +12,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tests.toy import COUNTS, Toy, log_probs, predict, run, trail
-from unmask import KLASS, LESS, SAMPLERS, Base, LESSReleased, Prophet, Selection, Threshold
+from unmask import KLASS, LESS, SAMPLERS, WINO, Base, Dawn, LESSReleased, Prophet, Selection, Threshold
 from unmask.samplers.signals import confidence, entropy, jsd, kl, margin
 from unmask.types import Sampler
 
@@ -30,6 +30,8 @@ EAGER = [  # values with which the toy makes every branch of a rule happen
     LESSReleased(min_confidence=0.2, max_jsd=0.5, end_bar=0.3, end_floor=0.1),
     Base(order_temperature=0.3, temperature=0.7, top_k=3),
     Threshold(min_confidence=0.4),
+    WINO(min_confidence=0.2, accept_least=2, first_allowance=3),
+    Dawn(min_confidence=0.6, induced_confidence=0.3, low_confidence=0.2, sink=0.3, edge=0.2),
 ]
 
 
@@ -136,7 +138,8 @@ def test_every_sampler_ends_within_its_budget_and_leaves_no_mask(name, case):
     assert result.steps.tolist() == budgets
     assert not (result.generated == case.model.mask_id).any()
     filled = [case.length - len(held) for held in case.filled]
-    commits = result.accepted + result.forced + result.leftovers
+    assert named(name).needs.revoke or not result.revoked.any()
+    commits = result.accepted + result.forced + result.leftovers - result.revoked
     assert all(done <= masks for done, masks in zip(commits.tolist(), filled, strict=True))
     if not case.stop_at_eos:
         assert commits.tolist() == filled
@@ -147,19 +150,23 @@ def test_every_sampler_ends_within_its_budget_and_leaves_no_mask(name, case):
 @given(case=cases())
 def test_no_sampler_touches_the_prompt_or_a_token_that_is_there(name, case):
     canvas, steps = case.trail(name)
-    before = canvas.tokens
+    before, given_tokens = canvas.tokens, canvas.tokens != case.model.mask_id
     for step in steps:
-        changed = step.tokens != before
+        changed, shown = step.tokens != before, torch.zeros_like(given_tokens)
+        if named(name).needs.revoke and not step.leftover:
+            revoked = torch.zeros_like(given_tokens)
+            revoked[:, step.window] = step.decision.revoke
+            assert (step.tokens[revoked] == case.model.mask_id).all()
+            assert not (revoked & given_tokens).any()
+            changed = changed & ~revoked
         assert (before[changed] == case.model.mask_id).all()
         assert not changed[:, : canvas.start].any()
         assert not (step.tokens[changed] == case.model.mask_id).any()
-        shown = torch.zeros_like(changed)
         shown[:, step.window] = step.decision.commit
         assert torch.equal(shown, changed)
-        assert not changed[~step.running].any()
+        assert not (step.tokens != before)[~step.running].any()
         before = step.tokens
     after = case.run(name).tokens
-    given_tokens = canvas.tokens != case.model.mask_id
     assert torch.equal(after[given_tokens], canvas.tokens[given_tokens])
 
 

@@ -14,7 +14,7 @@ from typing import Any, ParamSpec, TypeVar
 import torch
 from torch import Tensor
 
-from unmask.decoding.checks import check_written
+from unmask.decoding.checks import check_written, extra_needs
 from unmask.decoding.executor import Executor, broken_logits, has_head, inside, left_to_do
 from unmask.decoding.observe import Outcome, decide
 from unmask.decoding.plan import Block
@@ -60,6 +60,8 @@ class GraphExecutor(Executor):
         """Start the first layers of the next forward, if this model's layers are the captured ones."""
         if self.runner is None or self.runner.model is not self.model or not has_head(self.model):
             return None
+        if extra_needs(self.sampler):  # which a captured forward does not compute
+            return None
         canvas = rows.canvas
         try:
             return self.runner.submit(canvas.tokens, canvas.attend, window, self.cache)
@@ -93,9 +95,12 @@ class GraphExecutor(Executor):
     def decide(
         self, turn: Turn, prediction: Prediction, history: History, written: Written | None
     ) -> Outcome:
-        """Ask the sampler, in compiled kernels unless it draws: random streams belong to the host."""
-        drawn = self.sampler.needs.noise or self.draws
-        if not self.compiled or drawn or turn.leftover:
+        """Ask the sampler, in compiled kernels unless it draws: random streams belong to the host.
+
+        Nor are decisions on attention maps compiled: each length of a canvas would be a shape of its own.
+        """
+        plain = self.sampler.needs.noise or self.draws or self.sampler.needs.attention
+        if not self.compiled or plain or turn.leftover:
             return Executor.decide(self, turn, prediction, history, written)
         scene = self.scene(turn, written)
         if isinstance(scene.clock, Clock):  # Python numbers would be compiled in

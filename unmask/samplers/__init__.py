@@ -8,6 +8,7 @@ from typing import Any
 
 from unmask.errors import known_field, one_of
 from unmask.samplers.base import Base
+from unmask.samplers.dawn import Dawn
 from unmask.samplers.entropy_bound import EntropyBound
 from unmask.samplers.factor import Factor
 from unmask.samplers.klass import KLASS, RELEASED
@@ -15,6 +16,7 @@ from unmask.samplers.less import ABLATIONS, LESS
 from unmask.samplers.less_released import LESSReleased
 from unmask.samplers.prophet import Prophet
 from unmask.samplers.threshold import Threshold
+from unmask.samplers.wino import WINO
 from unmask.types import Sampler
 
 SAMPLERS: dict[str, Sampler] = {
@@ -31,6 +33,10 @@ SAMPLERS: dict[str, Sampler] = {
     **{f"klass-{name}": KLASS(min_confidence=c, max_kl=kl) for name, (c, kl) in RELEASED.items()},
     "prophet": Prophet(),
     "prophet-dream": Prophet(base=Base(order="entropy")),
+    "wino": WINO(),
+    "wino-strict": WINO(min_confidence=0.8),
+    "dawn": Dawn(),
+    "dawn-dream": Dawn(induced_confidence=0.75, low_confidence=0.75, sink=0.03),
     "less": LESS(),
     "less-paper": LESS(policy="frontier", patience=2),
     "less-released": LESSReleased(),
@@ -58,7 +64,9 @@ __all__ = [
     "KLASS",
     "LESS",
     "SAMPLERS",
+    "WINO",
     "Base",
+    "Dawn",
     "EntropyBound",
     "Factor",
     "LESSReleased",

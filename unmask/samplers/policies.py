@@ -37,6 +37,27 @@ def best(score: Tensor, among: Tensor, n: Tensor | int) -> Tensor:
     return among & (ranks(score, among) < (n[:, None] if isinstance(n, Tensor) else n))
 
 
+def apart(score: Tensor, candidates: Tensor, conflict: Tensor) -> Tensor:
+    """Return the candidates taken best first, ties left first, without two in conflict.
+
+    `conflict` [B, W, W] bool is symmetric; its diagonal does not matter. A round takes every candidate
+    without an undecided better one in conflict, and drops those in conflict with it. Each round but the last
+    takes and drops at least one.
+    """
+    rank = ranks(score, candidates)
+    prevents = conflict & (rank[:, None] < rank[:, :, None])  # [b, i, j]: j is better than i
+    taken, undecided = torch.zeros_like(candidates), candidates
+    leaves_early = score.device.type == "cpu" and not torch.compiler.is_compiling()
+    rounds = (score.shape[-1] + 1) // 2
+    for _ in range(rounds):
+        free = undecided & ~(prevents & undecided[:, None]).any(-1)
+        taken = taken | free
+        undecided = undecided & ~free & ~(conflict & free[:, None]).any(-1)
+        if leaves_early and not undecided.any():  # on a GPU the host would have to wait for the answer
+            break
+    return taken
+
+
 def ranks(score: Tensor, among: Tensor) -> Tensor:
     """Return how many of `among` rank before each position, best score first, ties left first, [B, W]."""
     if score.shape[-1] > MOST_COMPARED:
