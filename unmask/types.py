@@ -53,7 +53,8 @@ class Attention:
     def each(self, work: Callable[..., Tensor], *others: Attention) -> Attention:
         """Apply `work` to each tensor and its counterparts in the others."""
         tensors = [(part.weights, part.confidence, part.real, part.filled) for part in (self, *others)]
-        return Attention(*(work(*same) for same in zip(*tensors, strict=True)), self.first)
+        weights, confidence, real, filled = (work(*same) for same in zip(*tensors, strict=True))
+        return Attention(weights, confidence, real, filled, self.first)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +66,8 @@ class Prediction:
     lse: Tensor  # [B, W] float32, log-sum-exp over the vocabulary
     logits: Tensor | None = None  # [B, W, V] float32, or the model's dtype if a kernel reads them
     hidden: HiddenStates | None = None  # in place of the logits
-    shadow: Prediction | None = None  # of columns that do not see their own token, only if needs.shadow
-    attention: Attention | None = None  # only if needs.attention
+    shadow: Prediction | None = None  # by columns that do not attend to the predicted one, if needs.shadow
+    attention: Attention | None = None  # if needs.attention
 
     @property
     def top1(self) -> Tensor:
@@ -150,14 +151,14 @@ class Observation:
 
     @property
     def shadow(self) -> Prediction:
-        """The predictions by columns that do not see their token. Raises if the sampler did not ask."""
+        """The predictions by columns that do not attend to the predicted one. Raises if not asked for."""
         if self.now.shadow is None:
             raise ValueError("this prediction has no shadow columns; ask for them with Needs(shadow=True)")
         return self.now.shadow
 
     @property
     def attention(self) -> Attention:
-        """The attention of all columns. Raises if the sampler did not ask."""
+        """The attention of all columns. Raises if not asked for."""
         if self.now.attention is None:
             raise ValueError("this prediction has no attention; ask for it with Needs(attention=LAYERS)")
         return self.now.attention
@@ -189,7 +190,7 @@ class Needs:
     noise: bool = False  # a fresh uniform number per position and step
     min_length: int = 1  # smallest number of generated columns
     revoke: bool = False  # allow to mask or rewrite tokens committed in the current block
-    shadow: bool = False  # predict each window column once more, by a column that does not see its token
+    shadow: bool = False  # predict each window column once more, by one that does not attend to it
     attention: int = 0  # the last layers whose attention is averaged; 0: none
 
 
@@ -289,10 +290,10 @@ class HeadedLM(Protocol):
 
 @runtime_checkable
 class ShadowLM(Protocol):
-    """A model that also predicts columns from all tokens but their own, for Needs(shadow=True)."""
+    """A model that predicts a column from all others, for Needs(shadow=True)."""
 
     def shadow_states(self, tokens: Tensor, attend: Tensor | None, window: slice) -> tuple[Tensor, Tensor]:
-        """Return two predictions of the window's columns: as always, and by columns blind to their token.
+        """Return two predictions of the window's columns: as always, and without attending to the column.
 
         Both are hidden states [B, W, D] if the model has a head, else logits [B, W, V].
         """

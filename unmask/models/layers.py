@@ -136,7 +136,8 @@ class Attention(nn.Module):
         score = query @ key.mT / self.head_size**0.5
         if mask is not None:
             score = score.masked_fill(~mask, -torch.inf)
-        return score.softmax(-1).mean(1)
+        weights: Tensor = score.softmax(-1).mean(1)
+        return weights
 
     def _split(self, x: Tensor) -> Tensor:
         """[B, n, H * D] -> [B, H, n, D]."""

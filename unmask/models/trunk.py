@@ -139,14 +139,16 @@ class Trunk(nn.Module):
         """Return the hidden states of the window's columns and of their shadows, [B, W, size] each.
 
         A shadow is one more mask token for each window column, at the position whose hidden state predicts
-        the column: its own, or in Dream the one before. It sees all shadows, and all real columns but the
-        one that it predicts. Real columns see no shadow. A compiled model runs this as a plain one.
+        the column: its own, or in Dream the one before. It attends to all shadows, and to all real columns
+        but the one that it predicts. Real columns attend to no shadow, but to each other, so a deep layer
+        does hear of a token through other columns, as in WINO. A compiled model runs this as a plain one.
         """
         n, need = tokens.shape[1], self.predicting(window)
         columns = torch.arange(need.start, need.stop, device=tokens.device)[None, :, None]
         place = self.align(columns, attend, window)[..., 0]  # [1 or B, W], where each shadow stands
-        positions = self.positions(tokens, attend)
-        positions = torch.cat([positions, positions.expand(len(place), -1).gather(1, place)], dim=1)
+        real = self.positions(tokens, attend)
+        doubled = torch.take_along_dim(real, place, dim=1)
+        positions = torch.cat([real.expand(len(doubled), -1), doubled], dim=1)
         shadow = torch.full_like(tokens[:, window], self.info.mask_id)
         both = torch.cat([tokens, shadow], dim=1)
         rope = rotary(positions, self.shape.head_size, self.shape.rope_theta)
@@ -154,9 +156,9 @@ class Trunk(nn.Module):
         visible = shadow_mask(n, window, attend, tokens.device)
         with self.uncompiled():
             stream = self.through(self.layers, entered._replace(mask=visible), [None] * len(self.layers))
-        every, ended = slice(0, both.shape[1]), (stream.x, stream.change)
-        own = self.align(self.norm_states(ended, every, need), attend, window)
-        return own, self.norm_states(ended, every, slice(n, both.shape[1]))
+            every, ended = slice(0, both.shape[1]), (stream.x, stream.change)
+            own = self.align(self.norm_states(ended, every, need), attend, window)
+            return own, self.norm_states(ended, every, slice(n, both.shape[1]))
 
     def attention_states(self, tokens: Tensor, attend: Tensor | None, layers: int) -> tuple[Tensor, Tensor]:
         """Return the hidden states that predict each column, [B, N, size], and the attention [B, N, N].
@@ -169,10 +171,11 @@ class Trunk(nn.Module):
         first, weights = max(0, len(self.layers) - layers), []
         with self.uncompiled():
             for number, layer in enumerate(self.layers):
+                assert isinstance(layer, Layer)
                 if number >= first:  # beside the layer's own attention, which keeps its fast kernel
                     weights.append(layer.attention_weights(stream))
                 stream = self.through([layer], stream, [None])
-        states = self.norm_states((stream.x, stream.change), every, self.predicting(every))
+            states = self.norm_states((stream.x, stream.change), every, self.predicting(every))
         return self.align(states, attend, every), torch.stack(weights).mean(0)
 
     def uncompiled(self) -> AbstractContextManager[object]:

@@ -1,7 +1,7 @@
-"""WINO: commit many positions at once, and take back those that a blind column doubts (arXiv:2507.18578).
+"""WINO: commit many positions at once, and take back those that their shadow doubts (arXiv:2507.18578).
 
-Each window column has a shadow: a column that predicts it without its token. A token that its shadow finds
-unlikely is masked again.
+Each window column has a shadow: a column that predicts it without attending to it. A token that its shadow
+finds unlikely is masked again.
 """
 
 from __future__ import annotations
