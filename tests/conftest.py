@@ -33,7 +33,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def golden_folders(config: pytest.Config) -> list[Path]:
     """The golden sets that the conformance tests replay."""
-    return [Path(folder) for folder in config.getoption("--goldens") or [GOLDENS]]
+    return [Path(folder) for folder in config.getoption("--goldens") or [GOLDENS, GOLDENS / "frontier"]]
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -72,17 +72,36 @@ class Toy:
         )
 
     def __call__(self, tokens: Tensor, attend: Tensor | None, window: slice, cache: Cache | None) -> Tensor:
-        self.calls.append(len(tokens))
+        return self.predict(tokens, attend, window)
+
+    def predict(self, tokens: Tensor, attend: Tensor | None, window: slice, *, blind: bool = False) -> Tensor:
+        """The logits of a window; `blind`, of columns that do not hear their own token."""
+        if not blind:
+            self.calls.append(len(tokens))
         own = torch.ones_like(tokens) if attend is None else attend.long()
         position = own.cumsum(-1)  # counted from the row's first token
-        row = (scramble(position * 7919 + scramble(tokens + 1 + self.seed * 104729)) * own).sum(-1)
+        voice = scramble(position * 7919 + scramble(tokens + 1 + self.seed * 104729)) * own
         first = (tokens * own * (position == 1)).sum(-1)
-        filled = ((tokens != self.mask_id) * own).sum(-1) * 64 // own.sum(-1)
+        there = (tokens != self.mask_id) * own
+        row, count = voice.sum(-1, keepdim=True), there.sum(-1, keepdim=True)
+        if blind:
+            row, count = row - voice[:, window], count - there[:, window]
+        filled = count * 64 // own.sum(-1, keepdim=True)
         place = scramble((position[:, window] * 64 + first[:, None]) * 15485863 + self.seed * 32452843 + 17)
-        return self.logits(row[:, None], place, filled[:, None] / 64.0)
+        return self.logits(row, place, filled / 64.0)
+
+    def shadow_states(self, tokens: Tensor, attend: Tensor | None, window: slice) -> tuple[Tensor, Tensor]:
+        return self.predict(tokens, attend, window), self.predict(tokens, attend, window, blind=True)
+
+    def attention_states(self, tokens: Tensor, attend: Tensor | None, layers: int) -> tuple[Tensor, Tensor]:
+        own = torch.ones_like(tokens) if attend is None else attend.long()
+        place = scramble(own.cumsum(-1) * 7919 + tokens * 31 + self.seed)
+        share_of = share(place[..., None] * 3 + scramble(place)[:, None] + layers) ** 8 * own[:, None]
+        everything = self.predict(tokens, attend, slice(0, tokens.shape[1]))
+        return everything, (share_of * 2**20).round() / (share_of * 2**20).round().sum(-1, keepdim=True)
 
     def logits(self, row: Tensor, place: Tensor, filled: Tensor) -> Tensor:
-        """[B, 1], [B, W], [B, 1] -> [B, W, V]; `place` stays the same from step to step."""
+        """[B, 1 or W], [B, W], [B, 1 or W] -> [B, W, V]; `place` stays the same from step to step."""
         moment = scramble(place + scramble(row))  # [B, W], new when any token of the row is
         moved = (moment % 9 == 0).long() * (moment >> 8)
         favourite = (scramble(place + 3) + moved) % self.vocab_size

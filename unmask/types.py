@@ -6,7 +6,7 @@ Shape letters: B rows, N canvas columns, W window columns, K kept candidates, V 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Generic, Literal, Protocol, TypeVar, runtime_checkable
 
 import torch
@@ -28,12 +28,33 @@ class HiddenStates:
         # not a matmul: compiled, one kernel reads the rows without storing them
         return _rounded((rows.float() * self.states[..., None, :].float()).sum(-1), rows.dtype)
 
+    def each(self, work: Callable[..., Tensor], *others: HiddenStates) -> HiddenStates:
+        """Apply `work` to the states and those of the others."""
+        return replace(self, states=work(self.states, *(other.states for other in others)))
+
 
 def _rounded(x: Tensor, dtype: torch.dtype) -> Tensor:
     """Round x to the dtype, as the head rounds its logits, and return it in float32."""
     narrow = x.to(dtype)
     # Inductor folds the two casts away; the bit view keeps the rounding
     return ((narrow.view(torch.int16) & -1).view(dtype) if narrow.itemsize == 2 else narrow).float()
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """How the columns of a canvas look at each other, and how sure the model is of each."""
+
+    weights: Tensor  # [B, N, N] float32, query by key, averaged over all heads and the last layers
+    confidence: Tensor  # [B, N] float32, probability of the most likely token
+    real: Tensor  # [B, N] bool, no padding
+    filled: Tensor  # [B, N] bool, real and not a mask
+    first: int  # the window's first column
+
+    def each(self, work: Callable[..., Tensor], *others: Attention) -> Attention:
+        """Apply `work` to each tensor and its counterparts in the others."""
+        tensors = [(part.weights, part.confidence, part.real, part.filled) for part in (self, *others)]
+        weights, confidence, real, filled = (work(*same) for same in zip(*tensors, strict=True))
+        return Attention(weights, confidence, real, filled, self.first)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +66,8 @@ class Prediction:
     lse: Tensor  # [B, W] float32, log-sum-exp over the vocabulary
     logits: Tensor | None = None  # [B, W, V] float32, or the model's dtype if a kernel reads them
     hidden: HiddenStates | None = None  # in place of the logits
+    shadow: Prediction | None = None  # by columns that do not attend to the predicted one, if needs.shadow
+    attention: Attention | None = None  # if needs.attention
 
     @property
     def top1(self) -> Tensor:
@@ -69,7 +92,8 @@ class Prediction:
         return replace(self, top_ids=self.top_ids[..., :k], top_logits=self.top_logits[..., :k])
 
     def without_logits(self) -> Prediction:
-        return replace(self, logits=None, hidden=None)
+        shadow = None if self.shadow is None else self.shadow.without_logits()
+        return replace(self, logits=None, hidden=None, shadow=shadow)
 
     def where(self, rows: Tensor, other: Prediction) -> Prediction:
         """Return this prediction on the rows [B] that are true, `other` on the rest."""
@@ -77,50 +101,31 @@ class Prediction:
         def choose(ours: Tensor, theirs: Tensor) -> Tensor:
             return torch.where(rows.view(-1, *[1] * (ours.ndim - 1)), ours, theirs)
 
-        return self._with(other, choose)
+        return self.each(choose, other)
 
     def put(self, rows: Tensor, part: Prediction) -> Prediction:
         """Return this prediction with `part` on the rows with these numbers [n]."""
-        return self._with(part, lambda ours, theirs: ours.index_copy(0, rows, theirs))
-
-    def _with(self, other: Prediction, join: Callable[[Tensor, Tensor], Tensor]) -> Prediction:
-        """Join both predictions tensor by tensor; leave out a tensor that one of them lacks."""
-        logits = hidden = None
-        if self.logits is not None and other.logits is not None:
-            logits = join(self.logits, other.logits)
-        if self.hidden is not None and other.hidden is not None:
-            hidden = replace(self.hidden, states=join(self.hidden.states, other.hidden.states))
-        return Prediction(
-            join(self.top_ids, other.top_ids),
-            join(self.top_logits, other.top_logits),
-            join(self.lse, other.lse),
-            logits,
-            hidden,
-        )
+        return self.each(lambda ours, theirs: ours.index_copy(0, rows, theirs), part)
 
     def take(self, rows: Tensor | slice) -> Prediction:
         """Return the prediction of the rows with these numbers [n], in this order."""
-        logits = None if self.logits is None else self.logits[rows]
-        hidden = None if self.hidden is None else replace(self.hidden, states=self.hidden.states[rows])
-        return Prediction(self.top_ids[rows], self.top_logits[rows], self.lse[rows], logits, hidden)
+        return self.each(lambda tensor: tensor[rows])
 
     @staticmethod
     def join(parts: Sequence[Prediction]) -> Prediction:
         """Join the rows of several predictions of the same width."""
-        if len(parts) == 1:
-            return parts[0]
-        kept = [part.logits for part in parts if part.logits is not None]
-        kept_states = [part.hidden for part in parts if part.hidden is not None]
-        hidden = None
-        if len(kept_states) == len(parts):
-            hidden = replace(kept_states[0], states=torch.cat([each.states for each in kept_states]))
-        return Prediction(
-            torch.cat([part.top_ids for part in parts]),
-            torch.cat([part.top_logits for part in parts]),
-            torch.cat([part.lse for part in parts]),
-            torch.cat(kept) if len(kept) == len(parts) else None,
-            hidden,
-        )
+        return parts[0] if len(parts) == 1 else parts[0].each(lambda *rows: torch.cat(rows), *parts[1:])
+
+    def each(self, work: Callable[..., Tensor], *others: Prediction) -> Prediction:
+        """Apply `work` to each tensor and its counterparts; leave out a tensor that one of them lacks."""
+
+        def apply(name: str) -> Any:
+            same = [getattr(part, name) for part in (self, *others)]
+            if any(part is None for part in same):
+                return None
+            return work(*same) if isinstance(same[0], Tensor) else same[0].each(work, *same[1:])
+
+        return Prediction(*(apply(field.name) for field in fields(self)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +148,20 @@ class Observation:
     eos_ids: tuple[int, ...] = ()  # the tokens that end a text
     tokens: Tensor | None = None  # [B, W] the tokens of the window, only if needs.revoke
     written: Tensor | None = None  # [B, W] bool, columns that may be revoked or rewritten, likewise
+
+    @property
+    def shadow(self) -> Prediction:
+        """The predictions by columns that do not attend to the predicted one. Raises if not asked for."""
+        if self.now.shadow is None:
+            raise ValueError("this prediction has no shadow columns; ask for them with Needs(shadow=True)")
+        return self.now.shadow
+
+    @property
+    def attention(self) -> Attention:
+        """The attention of all columns. Raises if not asked for."""
+        if self.now.attention is None:
+            raise ValueError("this prediction has no attention; ask for it with Needs(attention=LAYERS)")
+        return self.now.attention
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +200,9 @@ class Needs:
     min_length: int = 1  # smallest number of generated columns
     revoke: bool = False  # allow to mask or rewrite tokens committed in the current block
     speculation: Speculation | None = None  # run guesses of the next canvases in the same forward
+
+    shadow: bool = False  # predict each window column once more, by one that does not attend to it
+    attention: int = 0  # the last layers whose attention is averaged; 0: none
 
 
 class Sampler(Protocol):
@@ -274,6 +296,30 @@ class HeadedLM(Protocol):
 
     def logits(self, states: Tensor) -> Tensor:
         """Return the logits of hidden states, [B, W, D] -> [B, W, V]."""
+        ...
+
+
+@runtime_checkable
+class ShadowLM(Protocol):
+    """A model that predicts a column from all others, for Needs(shadow=True)."""
+
+    def shadow_states(self, tokens: Tensor, attend: Tensor | None, window: slice) -> tuple[Tensor, Tensor]:
+        """Return two predictions of the window's columns: as always, and without attending to the column.
+
+        Both are hidden states [B, W, D] if the model has a head, else logits [B, W, V].
+        """
+        ...
+
+
+@runtime_checkable
+class AttentionLM(Protocol):
+    """A model that shows its attention, for Needs(attention=LAYERS)."""
+
+    def attention_states(self, tokens: Tensor, attend: Tensor | None, layers: int) -> tuple[Tensor, Tensor]:
+        """Return the prediction of every column and the attention [B, N, N] of the last layers, float32.
+
+        The prediction is hidden states [B, N, D] if the model has a head, else logits [B, N, V].
+        """
         ...
 
 

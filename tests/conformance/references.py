@@ -16,9 +16,11 @@ from tests.conformance import golden
 from unmask import (
     KLASS,
     PC,
+    WINO,
     Base,
     Canvas,
     Credit,
+    Dawn,
     EntropyBound,
     EntropyThreshold,
     Factor,
@@ -33,7 +35,7 @@ from unmask import (
     TokenFrequency,
 )
 from unmask.decoding.draw import NoiseSource
-from unmask.types import Decision, ModelInfo, Needs, Observation, Sampler
+from unmask.types import Attention, Decision, ModelInfo, Needs, Observation, Sampler
 
 DREAM_ORDERS = {
     "maskgit_plus": "confidence",
@@ -63,6 +65,7 @@ class Settings:
     """The settings of a case. It notes which were read, so that none is passed over."""
 
     values: dict[str, Any]
+    layers: int = 0  # of the model
     read: set[str] = field(default_factory=set)
 
     def get(self, name: str, default: Any = None) -> Any:
@@ -81,9 +84,11 @@ class Settings:
             golden.fail(f"the harness does not know the settings {', '.join(sorted(unknown))}")
 
 
-def setup(sampler: str, values: dict[str, Any], arrays: dict[str, np.ndarray], info: ModelInfo) -> Setup:
-    """The run that a manifest entry describes."""
-    settings = Settings(values)
+def setup(
+    sampler: str, values: dict[str, Any], arrays: dict[str, np.ndarray], info: ModelInfo, *, layers: int = 0
+) -> Setup:
+    """The run that a manifest entry describes, on a model of so many layers."""
+    settings = Settings(values, layers)
     settings.only("temperature", 0)
     made = BUILDERS[sampler](settings, arrays, info)
     settings.check_all_read()
@@ -248,6 +253,30 @@ def pc(settings: Settings, arrays: dict[str, np.ndarray], info: ModelInfo) -> Se
     return Setup(sampler, **released(settings, schedule="linear"))
 
 
+def wino(settings: Settings, arrays: dict[str, np.ndarray], info: ModelInfo) -> Setup:
+    sampler = WINO(min_confidence=settings.get("threshold"), min_shadow=settings.get("threshold_back"))
+    return Setup(sampler, **until_full(settings))
+
+
+def dawn(settings: Settings, arrays: dict[str, np.ndarray], info: ModelInfo) -> Setup:
+    sampler = Dawn(
+        induced_confidence=settings.get("tau_induce"),
+        low_confidence=settings.get("tau_low"),
+        sink=settings.get("tau_sink"),
+        edge=settings.get("tau_edge"),
+        layers=settings.layers - settings.get("layers_from"),
+    )
+    return Setup(Watched(sampler), **until_full(settings))
+
+
+def until_full(settings: Settings) -> dict[str, Any]:
+    """Loop settings of a reference without a step budget: every step fills a column on balance."""
+    return {
+        **released(settings, schedule="linear", fill_leftovers=False),
+        "steps": settings.get("gen_length"),
+    }
+
+
 BUILDERS = {
     "llada_low_confidence": llada,
     "dream": dream,
@@ -266,7 +295,25 @@ BUILDERS = {
     "credit_llada": credit,
     "saber_llada": saber,
     "pc_llada": pc,
+    "wino_llada": wino,
+    "dawn_llada": dawn,
 }
+
+
+@dataclass(frozen=True)
+class Watched:
+    """A sampler that keeps the attention of every step."""
+
+    sampler: Sampler
+    attention: list[Attention] = field(default_factory=list)
+
+    @property
+    def needs(self) -> Needs:
+        return self.sampler.needs
+
+    def decide(self, obs: Observation) -> Decision:
+        self.attention.append(obs.attention)
+        return self.sampler.decide(obs)
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,10 @@ from unmask import (
     KLASS,
     LESS,
     SAMPLERS,
+    WINO,
     Base,
     Credit,
+    Dawn,
     FirstMask,
     Hierarchy,
     LESSReleased,
@@ -50,6 +52,8 @@ EAGER = [  # values with which the toy makes every branch of a rule happen
     FirstMask(min_confidence=0.4, along="jsd", along_jsd=0.1, revoke_below=0.4),
     Credit(min_confidence=0.4, weight=2.0, decay=0.95, credits=2),
     Saber(number=5),
+    WINO(min_confidence=0.2, accept_least=2, first_allowance=3),
+    Dawn(min_confidence=0.6, induced_confidence=0.3, low_confidence=0.2, sink=0.3, edge=0.2),
 ]
 
 
@@ -156,6 +160,7 @@ def test_every_sampler_ends_within_its_budget_and_leaves_no_mask(name, case):
     assert result.steps.tolist() == budgets
     assert not (result.generated == case.model.mask_id).any()
     filled = [case.length - len(held) for held in case.filled]
+    assert named(name).needs.revoke or not result.revoked.any()
     commits = result.accepted + result.forced + result.leftovers - result.revoked
     assert all(done <= masks for done, masks in zip(commits.tolist(), filled, strict=True))
     if not case.stop_at_eos:
@@ -167,7 +172,7 @@ def test_every_sampler_ends_within_its_budget_and_leaves_no_mask(name, case):
 @given(case=cases())
 def test_no_sampler_touches_the_prompt_or_a_token_that_is_there(name, case):
     canvas, steps = case.trail(name)
-    before = canvas.tokens
+    before, given_tokens = canvas.tokens, canvas.tokens != case.model.mask_id
     for step in steps:
         changed = step.tokens != before
         assert not changed[:, : canvas.start].any()
@@ -183,7 +188,6 @@ def test_no_sampler_touches_the_prompt_or_a_token_that_is_there(name, case):
         assert not changed[~step.running].any()
         before = step.tokens
     after = case.run(name).tokens
-    given_tokens = canvas.tokens != case.model.mask_id
     assert torch.equal(after[given_tokens], canvas.tokens[given_tokens])
 
 

@@ -143,6 +143,32 @@ def test_what_is_compiled_for_one_sampler_does_not_stop_another(traced):
             assert torch.equal(ways[0].tokens, ways[1].tokens), (family, sampler)
 
 
+@pytest.mark.parametrize(
+    "sampler", ["wino", "dawn", unmask.WINO(min_confidence=0.1, min_shadow=0.2)], ids=str
+)
+def test_shadow_columns_and_attention_maps_are_those_of_a_plain_model(traced, sampler):
+    for family, block in (("llada_tiny", 16), ("dream_tiny", None)):
+        plain, fast = tiny(family), started(family)
+        ways = [decoded(model, PROMPTS["batch"], sampler=sampler, block=block) for model in (plain, fast)]
+        assert torch.equal(ways[0].tokens, ways[1].tokens)
+        assert torch.equal(ways[0].forwards, ways[1].forwards)
+        assert torch.equal(ways[0].revoked, ways[1].revoked)
+        assert not fast.runner.captured
+
+
+def test_the_layers_of_shadow_columns_and_attention_maps_are_not_compiled_for_every_length():
+    def refuse(graph, inputs):
+        raise AssertionError("a layer was compiled")
+
+    model = tiny("llada_tiny", layers=False)
+    for layer in (*model.layers, model.norm):
+        layer.compile(backend=refuse)
+    model.executor = functools.partial(model.executor, compiled=False)
+    for sampler in ("wino", "dawn"):
+        plain = decoded(tiny("llada_tiny"), PROMPTS["batch"], sampler=sampler)
+        assert torch.equal(decoded(model, PROMPTS["batch"], sampler=sampler).tokens, plain.tokens)
+
+
 def test_what_is_compiled_never_sorts_as_that_would_take_a_minute_to_compile(traced, monkeypatch):
     called: set[str] = set()
 

@@ -12,7 +12,7 @@ from unmask.decoding.canvas import Canvas
 from unmask.decoding.options import Options
 from unmask.decoding.plan import Plan
 from unmask.errors import FieldError, flag, token_ids, whole
-from unmask.types import MaskedLM, ModelInfo, Needs, Sampler, Speculation
+from unmask.types import Cache, MaskedLM, ModelInfo, Needs, Sampler, Speculation
 
 
 def check_run(
@@ -22,6 +22,7 @@ def check_run(
     is_sampler(sampler)
     check_needs(sampler)
     check_length(sampler, plan.columns)
+    check_offers(model, sampler)
     info = model.info
     if sampler.needs.speculation is not None and not (
         info.separable and info.deterministic and options.reuse
@@ -77,8 +78,35 @@ def check_needs(sampler: Sampler) -> None:
     whole(f"{name}.min_length", needs.min_length, 1)
     if needs.speculation is not None and not isinstance(needs.speculation, Speculation):
         raise FieldError(f"{name}.speculation", needs.speculation, "must be Speculation or None")
-    for field_name in ("logits", "gather_logits", "span", "noise", "revoke"):
+    whole(f"{name}.attention", needs.attention, 0)
+    for field_name in ("logits", "gather_logits", "span", "noise", "revoke", "shadow"):
         flag(f"{name}.{field_name}", getattr(needs, field_name))
+    if needs.shadow and needs.attention:
+        raise FieldError(f"{name}.attention", needs.attention, "must be 0 where shadow is True")
+
+
+def extra_needs(sampler: Sampler) -> str | None:
+    """Name what a sampler needs beside the usual forward; None if nothing."""
+    if sampler.needs.shadow:
+        return "shadow columns"
+    return "attention maps" if sampler.needs.attention else None
+
+
+def check_offers(model: MaskedLM, sampler: Sampler) -> None:
+    """Raise if the sampler needs shadow columns or attention maps that the model does not offer."""
+    extra, kind = extra_needs(sampler), type(model)
+    method = "shadow_states" if sampler.needs.shadow else "attention_states"
+    if extra is not None and not hasattr(kind, method):  # ask the type: see executor.has_head
+        problem = f"needs {extra}, which the model {kind.__name__} does not offer"
+        raise FieldError("sampler", sampler, problem, f"decode without guidance, or give it {method}")
+
+
+def check_no_cache(cache: Cache | None, sampler: Sampler) -> None:
+    """Raise if a run with a cache needs more than the usual forward."""
+    extra = extra_needs(sampler)
+    if cache is not None and extra is not None:
+        problem = f"must be None: {type(sampler).__name__} needs {extra}, which take the whole canvas"
+        raise FieldError("cache", cache, problem, "decode without a cache, or use another sampler")
 
 
 def check_length(sampler: Sampler, columns: slice) -> None:

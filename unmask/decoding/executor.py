@@ -14,7 +14,7 @@ from torch import Tensor
 
 from unmask.decoding.bans import Bans
 from unmask.decoding.canvas import Canvas, ended
-from unmask.decoding.checks import check_written, checked_logits
+from unmask.decoding.checks import check_no_cache, check_written, checked_logits
 from unmask.decoding.draw import NoiseSource, RowNoise
 from unmask.decoding.observe import Context, Outcome, Scene, decide, fill
 from unmask.decoding.options import Options
@@ -23,7 +23,17 @@ from unmask.decoding.rows import History, Rows, Written
 from unmask.decoding.speculation import SharedCache, Speculator, beside
 from unmask.decoding.summary import summarize
 from unmask.decoding.turns import Todo, Turn
-from unmask.types import Cache, HeadedLM, HiddenStates, MaskedLM, Prediction, Sampler
+from unmask.types import (
+    Attention,
+    AttentionLM,
+    Cache,
+    HeadedLM,
+    HiddenStates,
+    MaskedLM,
+    Prediction,
+    Sampler,
+    ShadowLM,
+)
 
 MAX_LOGITS = 1 << 28  # numbers at a time, where full logits need not be kept
 
@@ -49,6 +59,7 @@ class Executor:
     cached_rows: Tensor | None = None  # numbers of the rows that the cache holds; None: all
 
     def __post_init__(self) -> None:
+        check_no_cache(self.cache, self.sampler)
         info = self.model.info
         schedule = self.options.schedule or info.schedule
         self.draws = not self.options.selection.greedy
@@ -126,16 +137,15 @@ class Executor:
         guesses = None if self.speculator is None else self.speculator.guess(rows, window, todo)
         if picked is None or todo.num_fresh == todo.num_running:
             rows.prediction = None  # free the last logits before the next ones come
-        canvas, bans = rows.canvas, self.bans.within(window)
+        canvas, bans = rows.canvas, self.bans
         if picked is not None:
             canvas, bans = canvas.take(picked), bans.take(picked)
         if guesses is None or self.speculator is None:
             rows.guesses = None
-            part = self.read(run_model(self.model, canvas, window, self.cache), bans)
+            part = self.run(canvas, window, bans, self.cache)
         else:
-            part, *guessed = self.run_guesses(
-                canvas, guesses if picked is None else guesses[picked], window, bans
-            )
+            own = guesses if picked is None else guesses[picked]
+            part, *guessed = self.run_guesses(canvas, own, window, bans)
             rows.guesses = (todo.active.sum(-1) - 1).clamp(max=len(guessed))
             self.speculator.keep(guesses, [spread(each, picked, todo) for each in guessed], todo.fresh)
         if picked is not None and rows.prediction is not None:
@@ -146,9 +156,41 @@ class Executor:
         """Run rows and their guesses [B, R, N] in one forward; return R + 1 predictions of B rows."""
         copies = 1 + guesses.shape[1]
         cache = None if self.cache is None else SharedCache(self.cache, copies)
-        output = run_model(self.model, beside(canvas, guesses), window, cache)
-        prediction = self.read(output, bans.repeat(copies))
+        prediction = self.run(beside(canvas, guesses), window, bans.repeat(copies), cache)
         return [prediction.take(slice(number, None, copies)) for number in range(copies)]
+
+    def run(self, canvas: Canvas, window: slice, bans: Bans, cache: Cache | None) -> Prediction:
+        """Run the model once and summarize all that the sampler needs. `bans` are those of the rows."""
+        needs = self.sampler.needs
+        if not needs.shadow and not needs.attention:
+            return self.read(run_model(self.model, canvas, window, cache), bans.within(window))
+        try:
+            look_closer = self.run_with_shadow if needs.shadow else self.run_with_attention
+            return look_closer(canvas, window, bans)
+        except IndexError:  # nn.Embedding raises it for a token outside the vocabulary
+            check_written(canvas.tokens, self.model.info)
+            raise
+
+    def run_with_shadow(self, canvas: Canvas, window: slice, bans: Bans) -> Prediction:
+        """Run the canvas and the shadow columns of the window."""
+        assert isinstance(self.model, ShadowLM), "check_run lets no other model pass"
+        outputs = self.model.shadow_states(canvas.tokens, canvas.attend, window)
+        now, shadow = (self.read(output, bans.within(window)) for output in outputs)
+        return replace(now, shadow=shadow)
+
+    def run_with_attention(self, canvas: Canvas, window: slice, bans: Bans) -> Prediction:
+        """Run the canvas and keep the attention of the last layers."""
+        assert isinstance(self.model, AttentionLM), "check_run lets no other model pass"
+        tokens, layers = canvas.tokens, self.sampler.needs.attention
+        output, weights = self.model.attention_states(tokens, canvas.attend, layers)
+        # the logits of all columns at a time may take too much memory
+        size, n = max(1, MAX_LOGITS // (self.model.info.vocab_size * len(tokens))), tokens.shape[1]
+        parts = [slice(first, min(first + size, n)) for first in range(0, n, size)]
+        confidence = [self.read(output[:, part], bans.within(part)).top_probs[..., 0] for part in parts]
+        real = torch.ones_like(tokens, dtype=torch.bool) if canvas.attend is None else canvas.attend
+        filled = real & (tokens != canvas.mask_id)
+        attention = Attention(weights, torch.cat(confidence, dim=1), real, filled, window.start)
+        return replace(self.read(output[:, window], bans.within(window)), attention=attention)
 
     def pick(self, wanted: Tensor, count: int) -> Tensor | None:
         """Return the numbers of the wanted rows, and of some others up to a usual size; None for all."""

@@ -14,7 +14,7 @@ from typing import Any, ParamSpec, TypeVar
 import torch
 from torch import Tensor
 
-from unmask.decoding.checks import check_written
+from unmask.decoding.checks import check_written, extra_needs
 from unmask.decoding.executor import Executor, broken_logits, has_head, inside, left_to_do
 from unmask.decoding.observe import Outcome, decide
 from unmask.decoding.plan import Block
@@ -60,12 +60,9 @@ class GraphExecutor(Executor):
 
     def submit(self, rows: Rows, window: slice) -> Pending | None:
         """Start the first layers of the next forward, if this model's layers are the captured ones."""
-        if (
-            self.speculator is not None
-            or self.runner is None
-            or self.runner.model is not self.model
-            or not has_head(self.model)
-        ):
+        if self.runner is None or self.runner.model is not self.model or not has_head(self.model):
+            return None
+        if self.speculator is not None or extra_needs(self.sampler):  # a captured forward lacks these
             return None
         canvas = rows.canvas
         try:
@@ -99,9 +96,12 @@ class GraphExecutor(Executor):
         return wait
 
     def ask(self, turn: Turn, prediction: Prediction, history: History, written: Written | None) -> Outcome:
-        """Ask the sampler, in compiled kernels unless it draws: random streams belong to the host."""
-        drawn = self.sampler.needs.noise or self.draws
-        if not self.compiled or drawn or turn.leftover:
+        """Ask the sampler, in compiled kernels unless it draws: random streams belong to the host.
+
+        Nor are decisions on attention maps compiled: each length of a canvas would be a shape of its own.
+        """
+        plain = self.sampler.needs.noise or self.draws or self.sampler.needs.attention
+        if not self.compiled or plain or turn.leftover:
             return Executor.ask(self, turn, prediction, history, written)
         scene = self.scene(turn, written)
         if isinstance(scene.clock, Clock):  # Python numbers would be compiled in

@@ -124,7 +124,20 @@ class Attention(nn.Module):
         query, key = rotate(query, rope), rotate(key, rope)
         if store is not None:
             key, value = store(key, value)
-        return self.linear_fn(self.output, self.attention_fn(query, key, value, mask))
+        # faster ones know masks of keys alone
+        by_query = mask is not None and mask.shape[2] > 1
+        attention_fn = attend if by_query else self.attention_fn
+        return self.linear_fn(self.output, attention_fn(query, key, value, mask))
+
+    def weights(self, x: Tensor, rope: Rope, mask: Tensor | None) -> Tensor:
+        """Return how much each query looks at each key, averaged over all heads, [B, n, n] float32."""
+        query, key = (rotate(self._split(part), rope).float() for part in self.project(x)[:2])
+        key = key.repeat_interleave(query.shape[1] // key.shape[1], dim=1)
+        score = query @ key.mT / self.head_size**0.5
+        if mask is not None:
+            score = score.masked_fill(~mask, -torch.inf)
+        weights: Tensor = score.softmax(-1).mean(1)
+        return weights
 
     def _split(self, x: Tensor) -> Tensor:
         """[B, n, H * D] -> [B, H, n, D]."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -93,6 +94,11 @@ class Layer(nn.Module):
         x, normed = self.mlp_norm(x, self.attention(normed, rope, mask, store))
         return x, self.mlp(normed)
 
+    def attention_weights(self, stream: Stream) -> Tensor:
+        """Return the attention of this layer on its input, [B, n, n] float32."""
+        normed = self.attention_norm(stream.x, stream.change)[1]
+        return self.attention.weights(normed, stream.rope, stream.mask)
+
 
 class Trunk(nn.Module):
     """Embedding, layers, norm and head; `names` maps published tensor names to ours, {} is the layer."""
@@ -128,6 +134,53 @@ class Trunk(nn.Module):
         """Return the hidden states that predict the window's columns, [B, W, size]."""
         states = self.states(tokens, attend, self.predicting(window), cache)
         return self.align(states, attend, window)
+
+    def shadow_states(self, tokens: Tensor, attend: Tensor | None, window: slice) -> tuple[Tensor, Tensor]:
+        """Return the hidden states of the window's columns and of their shadows, [B, W, size] each.
+
+        A shadow is one more mask token for each window column, at the position whose hidden state predicts
+        the column: its own, or in Dream the one before. It attends to all shadows, and to all real columns
+        but the one that it predicts. Real columns attend to no shadow, but to each other, so a deep layer
+        does hear of a token through other columns, as in WINO. A compiled model runs this as a plain one.
+        """
+        n, need = tokens.shape[1], self.predicting(window)
+        columns = torch.arange(need.start, need.stop, device=tokens.device)[None, :, None]
+        place = self.align(columns, attend, window)[..., 0]  # [1 or B, W], where each shadow stands
+        real = self.positions(tokens, attend)
+        doubled = torch.take_along_dim(real, place, dim=1)
+        positions = torch.cat([real.expand(len(doubled), -1), doubled], dim=1)
+        shadow = torch.full_like(tokens[:, window], self.info.mask_id)
+        both = torch.cat([tokens, shadow], dim=1)
+        rope = rotary(positions, self.shape.head_size, self.shape.rope_theta)
+        entered = self.enter(both, None, slice(None), rope)
+        visible = shadow_mask(n, window, attend, tokens.device)
+        with self.uncompiled():
+            stream = self.through(self.layers, entered._replace(mask=visible), [None] * len(self.layers))
+            every, ended = slice(0, both.shape[1]), (stream.x, stream.change)
+            own = self.align(self.norm_states(ended, every, need), attend, window)
+            return own, self.norm_states(ended, every, slice(n, both.shape[1]))
+
+    def attention_states(self, tokens: Tensor, attend: Tensor | None, layers: int) -> tuple[Tensor, Tensor]:
+        """Return the hidden states that predict each column, [B, N, size], and the attention [B, N, N].
+
+        The attention is averaged over all heads of the last layers, in float32. A compiled model runs this
+        as a plain one.
+        """
+        every = slice(0, tokens.shape[1])
+        stream = self.enter(tokens, attend, every, self.rope(tokens, attend, every))
+        first, weights = max(0, len(self.layers) - layers), []
+        with self.uncompiled():
+            for number, layer in enumerate(self.layers):
+                assert isinstance(layer, Layer)
+                if number >= first:  # beside the layer's own attention, which keeps its fast kernel
+                    weights.append(layer.attention_weights(stream))
+                stream = self.through([layer], stream, [None])
+            states = self.norm_states((stream.x, stream.change), every, self.predicting(every))
+        return self.align(states, attend, every), torch.stack(weights).mean(0)
+
+    def uncompiled(self) -> AbstractContextManager[object]:
+        """Run compiled layers as plain ones: shapes that hardly repeat are not worth a compilation."""
+        return nullcontext() if self.runner is None else torch.compiler.set_stance("force_eager")
 
     def states(self, tokens: Tensor, attend: Tensor | None, need: slice, cache: Cache | None) -> Tensor:
         """Return the normed hidden states of the columns in `need`, [B, n, size]."""
@@ -207,6 +260,16 @@ class Trunk(nn.Module):
     def publish(self, name: str) -> str:
         """Return the published name of one of our tensors."""
         return _translate(name, {ours: published for published, ours in self.names.items()})
+
+
+def shadow_mask(n: int, window: slice, attend: Tensor | None, device: torch.device) -> Tensor:
+    """Return which columns each query sees, [1 or B, 1, n + W, n + W]: n real columns, then W shadows."""
+    width = window.stop - window.start
+    visible = torch.ones(n + width, n + width, dtype=torch.bool, device=device)
+    visible[:n, n:] = False
+    visible[n:, window].fill_diagonal_(False)
+    keys = key_mask(attend)
+    return visible[None, None] if keys is None else visible & F.pad(keys, (0, width), value=True)
 
 
 def _fresh(rows: int, columns: int) -> Tensor:

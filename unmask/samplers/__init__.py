@@ -8,6 +8,7 @@ from typing import Any
 from unmask.errors import known_field, one_of
 from unmask.samplers.base import Base
 from unmask.samplers.credit import Credit
+from unmask.samplers.dawn import Dawn
 from unmask.samplers.end_last import EndLast
 from unmask.samplers.entropy_bound import EntropyBound
 from unmask.samplers.entropy_threshold import EntropyThreshold
@@ -25,6 +26,7 @@ from unmask.samplers.saber import Saber
 from unmask.samplers.spaced import Spaced
 from unmask.samplers.speculative import Speculative
 from unmask.samplers.threshold import Threshold
+from unmask.samplers.wino import WINO
 from unmask.samplers.wrapper import change, settings
 from unmask.types import Sampler
 
@@ -59,6 +61,8 @@ GROUPS: dict[str, dict[str, Sampler]] = {
         "local-leap": LocalLeap(),
         "local-leap-dream": LocalLeap(relaxed_confidence=0.8),
         "hierarchy": Hierarchy(),
+        "dawn": Dawn(),
+        "dawn-dream": Dawn(induced_confidence=0.75, low_confidence=0.75, sink=0.03),
     },
     "with a history": {
         "klass": KLASS(),
@@ -68,6 +72,8 @@ GROUPS: dict[str, dict[str, Sampler]] = {
         "prophet-dream": Prophet(base=Base(order="entropy")),
     },
     "with revocation": {
+        "wino": WINO(),
+        "wino-strict": WINO(min_confidence=0.8),
         "saber": Saber(),
         "first-mask-revoke": FirstMask(along="confidence", along_confidence=0, revoke_below=0.1),
     },
@@ -102,8 +108,10 @@ __all__ = [
     "LESS",
     "PC",
     "SAMPLERS",
+    "WINO",
     "Base",
     "Credit",
+    "Dawn",
     "EndLast",
     "EntropyBound",
     "EntropyThreshold",

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from unmask.decoding.bans import Bans
 from unmask.decoding.cache import BlockCache
-from unmask.decoding.checks import check_run
+from unmask.decoding.checks import check_run, extra_needs
 from unmask.decoding.draw import RowNoise
 from unmask.decoding.executor import remaining
 from unmask.decoding.observe import Outcome
@@ -87,10 +87,7 @@ def _checked(
     source: Prepared | PreparedInfill, limits: Limits, prompt_tokens: int, eos_ids: tuple[int, ...]
 ) -> Request:
     run = source.run
-    _check_hashable(run.sampler)
-    if run.sampler.needs.speculation is not None:
-        problem = "is speculative: it runs several rows of its own, but a server shares forwards"
-        raise FieldError("sampler", type(run.sampler).__name__, problem, "use its inner sampler, or generate")
+    _check_servable(run.sampler)
     on_cpu = replace(run, canvas=run.canvas.to("cpu"), bans=run.bans.to("cpu"))
     request = Request(source=source, run=on_cpu, prompt_tokens=prompt_tokens, eos_ids=eos_ids)
     limits.check_size(prompt_tokens, request.length, request.num_rows)
@@ -98,10 +95,14 @@ def _checked(
     return request
 
 
-def _check_hashable(sampler: Sampler) -> None:
-    """Raise if samplers cannot be compared: rows of equal samplers are decided together."""
+def _check_servable(sampler: Sampler) -> None:
+    """Raise if rows of this sampler cannot share forwards and decisions with others."""
+    extra = extra_needs(sampler) if sampler.needs.speculation is None else "rows of its own for guesses"
+    if extra is not None:
+        problem = f"needs {extra}, which the server does not compute"
+        raise FieldError("sampler", sampler, problem, "use unmask.generate, or another sampler")
     try:
-        hash(sampler)
+        hash(sampler)  # rows of equal samplers are decided together
     except TypeError:
         remedy = "make it a frozen dataclass whose fields are numbers, strings and tuples"
         raise FieldError("sampler", type(sampler).__name__, "must be hashable to be served", remedy) from None

@@ -1,0 +1,61 @@
+"""DAWN: commit positions together only if they do not attend to each other (arXiv:2602.06953).
+
+The released code conflicts with positions that are both sure and induced, where the text says "or"; so does
+this. It does not overwrite the first token of the prompt, as the released code does in some steps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from unmask.errors import probability, whole
+from unmask.samplers import policies, signals
+from unmask.types import Attention, Decision, Needs, Observation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dawn:
+    """Commit sure positions, those that attend to a sure token, and less sure ones apart from each other."""
+
+    min_confidence: float = 0.9  # of a sure position or token
+    induced_confidence: float = 0.7  # enough for a position that depends on a sure token
+    low_confidence: float = 0.7  # enough for a position that depends on no other one
+    sink: float = 0.01  # ignore columns whose mean attention is higher
+    edge: float = 0.07  # attention that makes one column depend on another
+    layers: int = 4  # the last ones, whose attention is averaged
+
+    def __post_init__(self) -> None:
+        for name in ("min_confidence", "induced_confidence", "low_confidence", "sink", "edge"):
+            probability(name, getattr(self, name))
+        whole("layers", self.layers, 1)
+
+    @property
+    def needs(self) -> Needs:
+        return Needs(attention=self.layers)
+
+    def decide(self, obs: Observation) -> Decision:
+        confidence, attention = signals.confidence(obs.now), obs.attention
+        here = slice(attention.first, attention.first + confidence.shape[1])
+        depends = self.edges(attention)[:, here]
+        anchors = attention.filled & (attention.confidence >= self.min_confidence)
+        anchored = (depends & anchors[:, None])[..., : here.stop].any(-1)
+        sure = obs.active & (confidence >= self.min_confidence)
+        induced = obs.active & anchored & (confidence >= self.induced_confidence)
+        inside = depends[..., here]
+        bound = (inside & (sure & induced)[:, None]).any(-1)
+        rest = obs.active & ~sure & ~induced & ~bound & (confidence >= self.low_confidence)
+        eligible = sure | induced | policies.apart(confidence, rest, inside | inside.mT)
+        forced = ~eligible.any(-1)
+        commit = torch.where(forced[:, None], policies.best(confidence, obs.active, 1), eligible)
+        return Decision(commit, eligible, forced, signals={"confidence": confidence, "anchored": anchored})
+
+    def edges(self, attention: Attention) -> Tensor:
+        """Return which column [B, N] depends on which other one, [B, N, N] bool."""
+        weights, real = attention.weights, attention.real
+        mean = weights.masked_fill(~real[..., None], 0).sum(1) / real.sum(-1, keepdim=True)
+        edges = (weights >= self.edge) & (mean <= self.sink)[:, None]
+        edges.diagonal(dim1=1, dim2=2).fill_(False)
+        return edges
