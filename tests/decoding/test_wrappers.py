@@ -32,7 +32,7 @@ def ends_last(sampler) -> bool:
 
 @every_wrapper
 @every_sampler
-@settings(max_examples=5)
+@settings(max_examples=3)
 @given(case=cases())
 def test_every_wrapped_sampler_ends_leaves_no_mask_and_keeps_the_given_tokens(wrapper, name, case):
     sampler = WRAPPERS[wrapper](SAMPLERS[name])
@@ -58,7 +58,7 @@ def every_value(test):
 
 
 @every_value
-@settings(max_examples=12)
+@settings(max_examples=6)
 @given(case=cases())
 def test_no_end_token_is_written_while_a_mask_to_its_left_stays(sampler, case):
     canvas, steps = case.trail(EndLast(named(sampler)))
@@ -72,7 +72,7 @@ def test_no_end_token_is_written_while_a_mask_to_its_left_stays(sampler, case):
 
 
 @every_value
-@settings(max_examples=8)
+@settings(max_examples=4)
 @given(case=cases())
 def test_no_two_commits_of_a_step_are_closer_than_the_gap(sampler, case):
     if ends_last(named(sampler)):
