@@ -15,7 +15,7 @@ from unmask.trace import plain
 
 RECORDS = "records.jsonl"
 # fields that runs were stored without; their defaults change no result
-ADDED_FIELDS = ("fallback", "min_gap")
+ADDED_FIELDS = ("fallback", "min_gap", "next_block_at")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

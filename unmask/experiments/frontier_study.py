@@ -139,6 +139,11 @@ STUDY = Study(
     with_fallback=("LESS", "Threshold 0.9", "KLASS", "Entropy bound"),
     lossless=(
         (Method(label="FreeDave", preset="freedave"), Method(label="Base, by confidence", preset="base")),
+        (Method(label="LESS, speculative", preset="less-speculative"), Method(label="LESS", preset="less")),
+        (
+            Method(label="First mask, speculative", preset="first-mask-speculative"),
+            Method(label="First mask", preset="first-mask"),
+        ),
     ),
     claims=(  # of the papers, on LLaDA-8B and Dream-7B
         Claim(label="Entropy bound", speedup=2.0),
