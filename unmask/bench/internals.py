@@ -21,6 +21,9 @@ from unmask.bench.timing import Spans, synchronize
 from unmask.fast.graphs import Pending
 from unmask.models.trunk import Trunk
 
+# methods of a model that begin a forward, for samplers with different needs
+OPENINGS = ("hidden_states", "shadow_states", "attention_states")
+
 
 class ForwardMarks(NamedTuple):
     """When the parts of each forward of a run began and ended."""
@@ -45,7 +48,8 @@ def mark_forwards(model: Trunk, run: Callable[[], object], device: torch.device)
     An early start that the loop drops does not count as a part of a forward.
     """
     marks = ForwardMarks(Spans(device), Spans(device), Spans(device))
-    patched = [(model, "hidden_states", marks.opening), (model, "logits", marks.head)]
+    openings = [name for name in OPENINGS if hasattr(model, name)]
+    patched = [*((model, name, marks.opening) for name in openings), (model, "logits", marks.head)]
     for owner, name, spans in patched:
         setattr(owner, name, spans.around(getattr(owner, name)))
     runner: Any = model.runner

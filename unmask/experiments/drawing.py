@@ -166,7 +166,7 @@ def _moved(box: Bbox, right: float, up: float, scale: float) -> Bbox:
 def _clutter(box: Bbox, frame: Bbox, dots: Any, taken: Sequence[Bbox]) -> int:
     """Return how many points and names a box covers, the frame's edge counted as many."""
     wide = box.padded(2)
-    covered = sum(wide.x0 < x < wide.x1 and wide.y0 < y < wide.y1 for x, y in dots)
+    covered = sum(bool(wide.contains(x, y)) for x, y in dots)
     inside = frame.x0 <= box.x0 and box.x1 <= frame.x1 and frame.y0 <= box.y0 and box.y1 <= frame.y1
     return covered + 2 * sum(wide.overlaps(other) for other in taken) + (0 if inside else 10)
 

@@ -225,8 +225,10 @@ def _findings(study: Study, cells: Cells) -> tuple[Finding, ...]:
 
 
 def _judge(claim: Claim, model: str, rows: Mapping[str, Outcomes]) -> list[Finding]:
-    """Test a published claim on the test items, at the authors' settings."""
+    """Test a published claim on the test items, at the authors' settings, if they have such tasks."""
     mine, other = (_only(rows[label], claim.category) for label in (claim.label, claim.than))
+    if not mine:
+        return []
     where = "" if claim.category is None else f" on {claim.category}"
     gap = stats.difference(other, mine)
     if claim.gains:
@@ -242,9 +244,8 @@ def _judge(claim: Claim, model: str, rows: Mapping[str, Outcomes]) -> list[Findi
 
 
 def _only(outcomes: Outcomes, category: str | None) -> Outcomes:
-    """Return the outcomes on the tasks of a category, or all if the model has none of it."""
-    chosen = {task: one for task, one in outcomes.items() if methods.category(task) == category}
-    return chosen or outcomes
+    """Return the outcomes on the tasks of a category, or on all."""
+    return {task: one for task, one in outcomes.items() if category in (None, methods.category(task))}
 
 
 def _picture(study: Study, all_cells: Sequence[Cells]) -> Picture:
