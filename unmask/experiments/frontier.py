@@ -85,7 +85,7 @@ def choose(rows: Mapping[str, Mapping[str, Outcome]], labels: Sequence[str]) -> 
 
     def merit(label: str) -> tuple[float, float]:
         accuracy = stats.macro({task: one.accuracy for task, one in rows[label].items()})
-        return accuracy, -stats.macro({task: one.forwards for task, one in rows[label].items()})
+        return round(accuracy, 9), -stats.macro({task: one.forwards for task, one in rows[label].items()})
 
     return max(labels, key=merit)
 

@@ -87,7 +87,6 @@ class Study:
 
 
 CONFIDENCE = ("min_confidence", (0.7, 0.8, 0.9, 0.95, 0.98))
-GAP = ("min_gap", (2, 3, 4, 6, 8))
 METHODS = (
     Method(
         label="Base", preset="base", other={"dream": "base-entropy"}, sweep=("steps", (16, 32, 64, 96, 128))
@@ -123,15 +122,11 @@ METHODS = (
     Method(label="WINO", preset="wino", sweep=("min_confidence", (0.5, 0.6, 0.7, 0.8, 0.9))),
     Method(label="DAWN", preset="dawn", other={"dream": "dawn-dream"}, sweep=CONFIDENCE),
     Method(label="Hierarchy", preset="hierarchy", sweep=CONFIDENCE),
-    Method(
-        label="Entropy threshold",
-        preset="entropy-threshold",
-        sweep=("max_entropy", (0.05, 0.1, 0.2, 0.35, 0.5)),
-    ),
-    Method(label="LESS, spaced", preset="less", changes={"min_gap": "auto"}, sweep=GAP),
-    Method(label="Threshold 0.9, spaced", preset="threshold", changes={"min_gap": "auto"}, sweep=GAP),
+    Method(label="Entropy threshold", preset="entropy-threshold"),
+    Method(label="LESS, spaced", preset="less", changes={"min_gap": "auto"}),
+    Method(label="Threshold 0.9, spaced", preset="threshold", changes={"min_gap": "auto"}),
     Method(label="Saber", preset="saber", sweep=("number", (2, 3, 4, 6, 8))),
-    Method(label="PC", preset="pc", sweep=("position_weight", (0.0, 0.1, 0.25, 0.5, 1.0))),
+    Method(label="PC", preset="pc"),
 )
 STUDY = Study(
     methods=METHODS,
