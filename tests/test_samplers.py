@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -628,7 +629,9 @@ def test_less_released_lets_a_drift_threshold_of_one_pass_at_the_first_step():
 )
 @pytest.mark.parametrize("blockwise", [False, True])
 @pytest.mark.parametrize(
-    "kind", [Threshold, KLASS, LESS, lambda **fields: EntropyBound(bound=0.01, **fields)], ids=str
+    "kind",
+    [Threshold, KLASS, LESS, partial(EntropyBound, bound=0.01)],
+    ids=["threshold", "klass", "less", "entropy-bound"],
 )
 def test_the_fallback_is_a_choice(kind, blockwise, fallback, expected):
     now = sure(0.99, 0.4, 0.5, 0.6)

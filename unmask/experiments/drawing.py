@@ -119,6 +119,8 @@ def name_points(
 
     Call it last: it fixes the layout of the figure.
     """
+    from matplotlib.patheffects import withStroke
+
     figure.draw_without_rendering()
     figure.set_layout_engine("none")
     dots = axes.transData.transform(obstacles)
@@ -132,6 +134,7 @@ def name_points(
             ha="center",
             va="center",
             fontsize=7,
+            path_effects=[withStroke(linewidth=2.5, foreground="white")],  # readable across a line
             arrowprops={"arrowstyle": "-", "color": "#999999", "linewidth": 0.5, "shrinkA": 1, "shrinkB": 3},
         )
         extent = text.get_window_extent()
