@@ -47,6 +47,13 @@ class Shape:
                 f"config.json: {self.heads} attention heads cannot share {self.key_heads} key heads evenly"
             )
 
+    @property
+    def weights(self) -> int:
+        """Count the weights of all matrices."""
+        matrices = 1 if self.tied else 2
+        attention = 2 * (self.heads + self.key_heads) * self.head_size
+        return self.size * (matrices * self.vocab_size + self.layers * (attention + 3 * self.mlp_size))
+
 
 Sum = tuple[Tensor, Tensor]  # the residual stream and the change to be added to it, as RMSNorm takes them
 
@@ -114,6 +121,11 @@ class Trunk(nn.Module):
         self.layers = nn.ModuleList(Layer(shape) for _ in range(shape.layers))
         self.norm = RMSNorm(shape.size, shape.norm_eps)
         self.head = None if shape.tied else nn.Linear(shape.size, shape.vocab_size, bias=False)
+
+    @staticmethod
+    def shape_of(config: Mapping[str, object]) -> Shape:
+        """Read the sizes of the family from a config, without building anything."""
+        raise NotImplementedError
 
     def positions(self, tokens: Tensor, attend: Tensor | None) -> Tensor:
         """Position of every column, [1 or B, N]; without padding, of the columns alone."""

@@ -24,7 +24,12 @@ def find_folder(source: str | Path) -> Path:
         return Path(source)
     if str(source).removeprefix("unmask/") in SHIPPED:
         return MINI / str(source).removeprefix("unmask/")
-    if not isinstance(source, str) or HUB_ID.fullmatch(source) is None or source.startswith("."):
+    if (
+        not isinstance(source, str)
+        or HUB_ID.fullmatch(source) is None
+        or source.startswith(".")
+        or ".." in source
+    ):
         problem = "must be a folder that exists or a hub id such as 'owner/name'"
         raise FieldError("source", str(source), problem, REMEDY)
     return _download(source)
