@@ -146,7 +146,7 @@ def test_a_file_that_never_ends_is_not_opened(llada: Path, name: str) -> None:
 
 def test_a_text_file_of_many_gigabytes_is_not_read(llada: Path) -> None:
     os.truncate(llada / "config.json", 1 << 40)  # takes no place on the disk
-    with pytest.raises(ValueError, match="config.json has 1099511627776 bytes"):
+    with pytest.raises(ValueError, match=r"config.json has 1099511627776 bytes"):
         load(llada, device="cpu")
 
 
@@ -220,5 +220,5 @@ def test_deep_json_is_a_sentence(llada: Path, name: str, way: str, depth: int) -
 
 def test_a_number_of_many_digits_is_a_sentence(llada: Path) -> None:
     (llada / "config.json").write_text('{"d_model": ' + "9" * 5000 + "}")
-    with pytest.raises(ValueError, match="config.json is not valid JSON"):
+    with pytest.raises(ValueError, match=r"config.json is not valid JSON"):
         load(llada, device="cpu")

@@ -145,7 +145,7 @@ def read_manifest(folder: Path) -> Manifest | None:
         return None
     try:
         return Manifest(**json.loads(path.read_text(encoding="utf-8")))
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, RecursionError) as error:
         raise ValueError(f"{path} is not the {MANIFEST} of a run ({error}); choose another folder") from None
 
 

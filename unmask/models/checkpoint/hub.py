@@ -13,7 +13,7 @@ SHIPPED = ("mini-llada", "mini-dream")  # small models inside the package
 REMEDY = f"shipped models: {', '.join(SHIPPED)}"
 MINI = Path(__file__).parents[2] / "mini"
 PATTERNS = ["*.json", "*.safetensors", "*.txt", "*.jinja"]  # weights, configs and tokenizers; never code
-HUB_ID = re.compile(r"[\w.-]+/[\w.-]+(@[\w./-]+)?")
+HUB_ID = re.compile(r"(?!.*\.\.)[\w.-]+/[\w.-]+(@[\w./-]+)?")
 
 
 def find_folder(source: str | Path) -> Path:
@@ -24,12 +24,7 @@ def find_folder(source: str | Path) -> Path:
         return Path(source)
     if str(source).removeprefix("unmask/") in SHIPPED:
         return MINI / str(source).removeprefix("unmask/")
-    if (
-        not isinstance(source, str)
-        or HUB_ID.fullmatch(source) is None
-        or source.startswith(".")
-        or ".." in source
-    ):
+    if not isinstance(source, str) or HUB_ID.fullmatch(source) is None or source.startswith("."):
         problem = "must be a folder that exists or a hub id such as 'owner/name'"
         raise FieldError("source", str(source), problem, REMEDY)
     return _download(source)

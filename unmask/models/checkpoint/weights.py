@@ -88,7 +88,7 @@ def stored_tensors(files: list[Path]) -> list[StoredTensor]:
 
 
 def check_sizes(stored: Sequence[StoredTensor], *, layers: int, weights: int) -> None:
-    """Raise if a model of these sizes is far larger than its files; `check_tensors` names small differences."""
+    """Raise if a model is far larger than its files, before it is built; `check_tensors` does the rest."""
     held = sum(prod(tensor.shape) for tensor in stored)
     if layers > len(stored) or weights > 2 * held:
         raise ValueError(
