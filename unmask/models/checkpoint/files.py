@@ -103,12 +103,12 @@ def read_object(path: Path) -> JsonObject:
         raise ValueError(f"{path} is not valid JSON ({error}); download it again") from None
     if not isinstance(value, dict):
         raise ValueError(f"{path} must hold a JSON object, got {type(value).__name__}; download it again")
-    if _nested(value):
+    if too_deep(value):
         raise ValueError(f"{path} is nested more than {DEEPEST} levels deep; download it again")
     return value
 
 
-def _nested(value: object) -> bool:
+def too_deep(value: object) -> bool:
     """Return whether a JSON value has more than `DEEPEST` levels."""
     level = [value]
     for _ in range(DEEPEST):
