@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from unmask.models.layers import Attention, RMSNorm, Rope, Store, SwiGLU, key_mask, rotary
+from unmask.models.layers import Attention, RMSNorm, Rope, Store, SwiGLU, key_mask, own_dtype, rotary
 from unmask.types import Cache, ModelInfo
 
 if TYPE_CHECKING:
@@ -138,7 +138,8 @@ class Trunk(nn.Module):
         self, tokens: Tensor, attend: Tensor | None, window: slice, cache: Cache | None
     ) -> Tensor:
         """Return the hidden states that predict the window's columns, [B, W, size]."""
-        states = self.states(tokens, attend, self.predicting(window), cache)
+        with own_dtype(self.embed.weight):
+            states = self.states(tokens, attend, self.predicting(window), cache)
         return self.align(states, attend, window)
 
     def states(self, tokens: Tensor, attend: Tensor | None, need: slice, cache: Cache | None) -> Tensor:
@@ -206,7 +207,8 @@ class Trunk(nn.Module):
 
     def logits(self, states: Tensor) -> Tensor:
         """Apply the head: [B, W, size] -> [B, W, V]."""
-        logits: Tensor = F.linear(states, self.embed.weight) if self.head is None else self.head(states)
+        with own_dtype(self.embed.weight):
+            logits: Tensor = F.linear(states, self.embed.weight) if self.head is None else self.head(states)
         return logits
 
     def rename(self, key: str) -> str | None:
