@@ -110,7 +110,7 @@ def read_object(path: Path) -> JsonObject:
 
 def too_deep(value: object) -> bool:
     """Return whether a JSON value has more than `DEEPEST` levels."""
-    level = [value]
+    level: list[Any] = [value]
     for _ in range(DEEPEST):
         parts = [item.values() if isinstance(item, dict) else item for item in level]
         level = [inner for part in parts for inner in part if isinstance(inner, (dict, list))]
