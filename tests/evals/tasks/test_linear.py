@@ -40,7 +40,7 @@ TEXTS: dict[str, Callable[[int], str]] = {
     "digits": lambda n: "1." + "0" * 4 * n + "1",
     "fraction": lambda n: r"\frac{" + "7" * 4 * n + "}{" + "3" * 4 * n + "}",
     "spaces": lambda n: "the answer is 5" + " " * 8 * n + "x",
-    "spaces in a unit": lambda n: r"5\text{" + " " * 8 * n,
+    "spaces in a unit": lambda n: r"5\text{" + " " * 8 * n + "x",
     "spaces after a power": lambda n: "5^" + " " * 8 * n + "x",
     "dollars": lambda n: "the answer is $$. " * n,
     "thin spaces": lambda n: "1" + r"\," * 4 * n + "x",
