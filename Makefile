@@ -4,7 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 ITEM ?= 0
 
-.PHONY: demo test check format clean
+EXTRAS := dev,hf,eval,experiments,lm-eval
+INSTALL := -m pip install --quiet --disable-pip-version-check
+
+.PHONY: demo test check format constraints dist sbom clean
 
 demo: $(VENV)/.installed
 	$(BIN)/unmask compare --task mini-gsm8k,mini-math,mini-humaneval --item $(ITEM)
@@ -24,11 +27,31 @@ format: $(VENV)/.installed
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# Packages without a wheel are built with the pinned tools of the environment, not with the newest ones.
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,hf,eval,experiments,lm-eval]'
+	$(BIN)/python $(INSTALL) --constraint constraints.txt torch hatchling editables setuptools
+	$(BIN)/python $(INSTALL) --constraint constraints.txt --no-build-isolation --editable '.[$(EXTRAS)]'
 	touch $@
+
+# The newest versions of all packages, in a fresh environment.
+constraints:
+	rm -rf build/constraints
+	$(PYTHON) -m venv build/constraints
+	build/constraints/bin/python $(INSTALL) torch hatchling editables setuptools
+	build/constraints/bin/python $(INSTALL) --no-build-isolation --editable '.[$(EXTRAS)]'
+	build/constraints/bin/python tools/constraints.py > build/constraints.txt
+	mv build/constraints.txt constraints.txt
+	rm -rf build/constraints
+
+# All files of a release: source, wheel, and the list of the packages that it was tested with (CycloneDX).
+dist: sbom
+	$(BIN)/python -m hatchling build --directory dist
+
+sbom: $(VENV)/.installed
+	mkdir -p dist
+	$(BIN)/cyclonedx-py environment --pyproject pyproject.toml --mc-type library --output-reproducible \
+		--output-file dist/unmask-$$($(BIN)/python -c 'import unmask; print(unmask.__version__)').cdx.json $(BIN)/python
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis dist build

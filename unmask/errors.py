@@ -114,7 +114,10 @@ def shown(value: object) -> str:
     """Return the value on one short line; of a tensor, its dtype and its shape."""
     if hasattr(value, "dtype") and hasattr(value, "shape"):
         return f"{value.dtype} of shape {list(value.shape)}"
-    text = " ".join(repr(value).split())
+    try:
+        text = " ".join(repr(value).split())
+    except RecursionError:
+        text = f"a deeply nested {type(value).__name__}"
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."
 
 

@@ -281,6 +281,18 @@ def test_score_knows_the_task_of_a_run(model, tmp_path):
     assert "0 verdicts changed, 0 only" in result.stdout
 
 
+def test_score_names_an_edited_verdict_with_its_line(model, tmp_path):
+    evaluate(model, get_task("mini-mmlu"), config=GenerationConfig(max_new_tokens=8), out=tmp_path, limit=3)
+    file = tmp_path / "records.jsonl"
+    lines = read_lines(file, Record)
+    flipped = replace(lines[1], correct=not lines[1].correct)
+    file.write_bytes(b"".join(map(to_line, [lines[0], flipped, lines[2]])))
+    result = call("score", tmp_path)
+    assert "records.jsonl, line 2 was edited" in result.stderr
+    assert "1 verdicts changed" in result.stdout
+    assert lines[1].id in result.stdout
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

@@ -14,10 +14,12 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
 from tests.evals.conftest import PARITY, SHORT, ask, parity
 from tests.raises import raises_field
 from unmask import LESS, EndLast, GenerationConfig, compile, generate, make_sampler
+from unmask.cli.app import app
 from unmask.evals import Sample, evaluate, get_task
 from unmask.evals.fingerprint import fingerprint
 from unmask.evals.folder import append
@@ -234,6 +236,88 @@ def spoil(folder, name, line, content):
 def test_a_spoilt_line_is_named(model, task, whole, name, content, words):
     spoil(whole, name, 2, content)
     with pytest.raises(ValueError, match=words):
+        evaluate(model, task, out=whole, batch_size=SIZE)
+
+
+@pytest.mark.parametrize(
+    ("name", "field", "value"),
+    [
+        ("records.jsonl", "id", 7),
+        ("records.jsonl", "text", None),
+        ("records.jsonl", "extracted", ["5"]),
+        ("records.jsonl", "correct", "false"),
+        ("records.jsonl", "correct", 1),
+        ("records.jsonl", "also", {"odd": 1}),
+        ("records.jsonl", "also", [True]),
+        ("records.jsonl", "steps", -1),
+        ("records.jsonl", "forwards", 2.5),
+        ("records.jsonl", "tokens", True),
+        ("records.jsonl", "forced_share", float("nan")),
+        ("timings.jsonl", "seconds", "1"),
+        ("timings.jsonl", "wall", float("inf")),
+        ("timings.jsonl", "hashes", "abc"),
+    ],
+)
+def test_a_field_of_the_wrong_type_is_named_with_its_file_and_line(model, task, whole, name, field, value):
+    edit(whole / name, 2, **{field: value})
+    with raises_field(field, value, f"{whole / name}, line 3"):
+        evaluate(model, task, out=whole, batch_size=SIZE)
+
+
+def edit(path, line, **fields):
+    """Change fields of a line, counted from 0."""
+    content = json.loads(path.read_bytes().splitlines()[line])
+    spoil(path.parent, path.name, line, json.dumps({**content, **fields}).encode() + b"\n")
+
+
+def test_an_edited_verdict_is_named_with_its_file_and_line(model, task, whole):
+    [first, *_] = [n for n, one in enumerate(read_lines(whole / "records.jsonl", Record)) if not one.correct]
+    edit(whole / "records.jsonl", first, correct=True)
+    before = (whole / "records.jsonl").read_bytes()
+    with pytest.raises(ValueError, match=rf"records.jsonl, line {first + 1} was edited"):
+        evaluate(model, task, out=whole, batch_size=SIZE)
+    assert (whole / "records.jsonl").read_bytes() == before
+    for command in (("compare-runs", whole, whole), ("compare-runs", whole, whole, "--json")):
+        result = CliRunner().invoke(app, [str(word) for word in command])
+        assert result.exit_code == 0
+        assert f"records.jsonl, line {first + 1} was edited" in result.stderr
+
+
+def test_a_run_of_an_older_version_has_no_hashes_and_goes_on(model, task, whole):
+    content = (whole / "records.jsonl").read_bytes()
+    for line in range(5):
+        edit(whole / "timings.jsonl", line, hashes=[])
+    lines = content.splitlines(keepends=True)
+    (whole / "records.jsonl").write_bytes(b"".join(lines[:7]))
+    evaluate(model, task, out=whole, batch_size=SIZE)
+    assert (whole / "records.jsonl").read_bytes() == content
+
+
+def test_a_batch_of_another_size_is_named_with_its_line(model, task, whole):
+    edit(whole / "timings.jsonl", 1, rows=10**12)
+    with pytest.raises(ValueError, match=r"timings.jsonl, line 2"):
+        evaluate(model, task, out=whole, batch_size=SIZE)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        '{"configuration": 5, "environment": {}}',
+        '{"configuration": {"task": 3}, "environment": {}}',
+        '{"configuration": {"task": {}}, "environment": {}}',
+        '{"configuration": ' + '{"a":' * 100_000,
+        '{"environment": {}, "configuration": ' + '{"a":' * 900 + "1" + "}" * 901,
+    ],
+)
+def test_a_spoilt_manifest_is_named(model, task, whole, content):
+    (whole / "run.json").write_text(content)
+    with pytest.raises(ValueError, match=r"is not the run.json of a run"):
+        evaluate(model, task, out=whole, batch_size=SIZE)
+
+
+def test_deep_json_in_a_record_is_named_with_its_line(model, task, whole):
+    spoil(whole, "records.jsonl", 2, b'{"id":' + b"[" * 100_000 + b"\n")
+    with pytest.raises(ValueError, match=r"records.jsonl, line 3 is not valid JSON"):
         evaluate(model, task, out=whole, batch_size=SIZE)
 
 

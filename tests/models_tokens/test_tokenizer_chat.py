@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+import os
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -126,6 +129,73 @@ def test_a_broken_template_is_a_sentence(
 ) -> None:
     with pytest.raises(ValueError, match=sentence):
         render(llada_folder, edited, template)
+
+
+LOOPS = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        LOOPS,
+        "{{ 'a' * 10**10 }}",
+        "{{ 'a'.zfill(900000000) }}",
+        "{{ 3 ** (10 ** 9) % 7 }}",
+        "{% set n = namespace(s='ab') %}{% for i in range(60) %}{% set n.s = n.s ~ n.s %}{% endfor %}",
+        "{{ '" + "x" * 100 + "' * 1000000 }}",
+    ],
+)
+def test_a_template_that_takes_all_time_or_memory_is_refused(
+    llada_folder: Path, edited: Edit, template: str
+) -> None:
+    with pytest.raises(ValueError, match="do not trust this checkpoint"):
+        render(llada_folder, edited, template)
+
+
+@pytest.mark.parametrize("opening", ["{{ " + "(" * 50_000, "{% if 1 %}" * 5_000])
+def test_a_template_of_endless_depth_is_a_sentence(llada_folder: Path, edited: Edit, opening: str) -> None:
+    with pytest.raises(ValueError, match="the chat template of"):
+        render(llada_folder, edited, opening)
+
+
+def test_a_refused_conversation_does_not_spoil_the_next(llada_folder: Path, edited: Edit) -> None:
+    template = "{% if messages[0].content == 'loop' %}" + LOOPS + "{% endif %}{{ messages[0].content }}"
+    folder = edited(llada_folder, "tokenizer_config", chat_template=template)
+    tokenizer = Tokenizer.from_folder(folder)
+    # `render_chat` itself tries every conversation with other words first
+    with pytest.raises(ValueError, match="takes too long"):
+        tokenizer.render_chat([{"role": "user", "content": "loop"}])
+    assert tokenizer.render_chat(HELLO) == "Hello"
+
+
+def test_many_threads_render_at_a_time(llada: Tokenizer) -> None:
+    talks = [[{"role": "user", "content": f"number {n}" * 99}] for n in range(40)]
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(llada.render_chat, talks)) == [llada.render_chat(talk) for talk in talks]
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # of Python 3.12
+def test_a_forked_process_renders_by_itself(llada: Tokenizer) -> None:
+    expected = llada.render_chat(HELLO)
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if llada.render_chat(HELLO) == expected else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert llada.render_chat(HELLO) == expected
+
+
+def test_a_template_leaves_no_process_behind(llada_folder: Path) -> None:
+    before = children()
+    tokenizer = Tokenizer.from_folder(llada_folder)
+    assert len(children() - before) == 1
+    del tokenizer
+    gc.collect()
+    assert not children() - before
+
+
+def children() -> set[str]:
+    """The processes that this one started."""
+    return set(Path(f"/proc/self/task/{os.getpid()}/children").read_text().split())
 
 
 def test_a_checkpoint_without_template_says_so(llada_folder: Path, edited: Edit) -> None:

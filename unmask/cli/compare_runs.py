@@ -22,11 +22,14 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 def compare_runs(first: First, second: Second, show: Show = 0, seed: Seed = 0, json: AsJson = False) -> None:
     """Compare two runs of a task: accuracies, their difference and its interval, steps and forwards."""
     from unmask.evals.compare import compare
-    from unmask.evals.records import Record, find_records, read_lines
+    from unmask.evals.records import Record, edited_lines, find_records, read_lines
 
     files = find_records(first), find_records(second)
     changes = _changes(*files)
     comparison = compare(read_lines(files[0], Record), read_lines(files[1], Record), seed=seed)
+    for file in files:
+        for number in edited_lines(file)[:1]:
+            typer.echo(f"note: {file}, line {number} was edited after the run wrote it", err=True)
     if json:
         import json as library
 

@@ -41,7 +41,7 @@ def score(
     show: Show = 10,
 ) -> None:
     """Judge the texts of a run again and list the changes."""
-    from unmask.evals.records import Record, find_records, read_lines, to_line
+    from unmask.evals.records import Record, edited_lines, find_records, read_lines, to_line
     from unmask.evals.rescore import rescore
     from unmask.evals.run import load_samples
 
@@ -57,6 +57,8 @@ def score(
             f"({judging.protocol}) has now, such as {rescored.other_prompts[0]}",
             err=True,
         )
+    for number in edited_lines(file)[: max(1, show)]:
+        typer.echo(f"note: {file}, line {number} was edited after the run wrote it", err=True)
     typer.echo(f"{judging.name} ({judging.protocol}, version {judging.version}), {len(records)} samples")
     _print_accuracies(rescored.before, rescored.after)
     _print_changes(rescored.changed, show)

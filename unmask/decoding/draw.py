@@ -71,8 +71,8 @@ class RowNoise:
         if len(running) != len(self._generators):
             problem = f"must be {len(running)}, one for each row"
             raise FieldError("seeds", len(self._generators), problem)
-        noise = torch.full((len(self._generators), width), 0.5)
+        noise = torch.full((len(self._generators), width), 0.5, dtype=torch.float32)
         for row, (generator, runs) in enumerate(zip(self._generators, running.tolist(), strict=True)):
             if runs:
-                noise[row] = torch.rand(width, generator=generator)
+                noise[row] = torch.rand(width, generator=generator, dtype=torch.float32)
         return noise.clamp(min=torch.finfo(torch.float32).tiny).to(running.device)

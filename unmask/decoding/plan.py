@@ -98,7 +98,7 @@ def dream_rates(budget: int) -> Tensor:
 
     It is 1 - s/t on a grid of times from 1 to eps, and 1 in the last step.
     """
-    times = torch.linspace(1, DREAM_EPS, budget + 1)
+    times = torch.linspace(1, DREAM_EPS, budget + 1, dtype=torch.float32)
     rates = 1 - times[1:] / times[:-1]
     rates[-1] = 1
     return rates

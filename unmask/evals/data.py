@@ -120,7 +120,7 @@ def _file_rows(path: Path) -> Iterator[Row]:
 def _parsed(place: str, content: bytes) -> Any:
     try:
         return json.loads(content)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{place} is not JSON: {error}; get the file again") from error
 
 

@@ -17,11 +17,22 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from unmask.errors import FieldError
 from unmask.evals.batches import EvalBatch
 from unmask.evals.manifest import Manifest, differences
-from unmask.evals.records import RECORDS, Record, Timing, prompt_hash, read_lines, to_line
+from unmask.evals.records import (
+    RECORDS,
+    TIMINGS,
+    Record,
+    Timing,
+    edited_lines,
+    prompt_hash,
+    read_lines,
+    to_line,
+)
+from unmask.models.checkpoint.files import too_deep
 
-MANIFEST, TIMINGS, SUMMARY, LOCK = "run.json", "timings.jsonl", "summary.json", ".lock"
+MANIFEST, SUMMARY, LOCK = "run.json", "summary.json", ".lock"
 
 
 class RunFolder:
@@ -76,6 +87,8 @@ class RunFolder:
                 f"{self.path / TIMINGS} has {len(timings)} batches, but {RECORDS} has {done}; "
                 "put the missing lines back, or choose another folder"
             )
+        self._check_batches(timings, batches)
+        refuse_edited(self.path / RECORDS)
         self._cut(RECORDS, records)
         self._cut(TIMINGS, timings)
         return records, timings
@@ -87,6 +100,15 @@ class RunFolder:
                 raise ValueError(
                     f"{self.path / RECORDS}, line {number} is about {record.id}, but this run has "
                     f"{sample.id} there; choose another folder"
+                )
+
+    def _check_batches(self, timings: Sequence[Timing], batches: Sequence[EvalBatch]) -> None:
+        for number, (timing, batch) in enumerate(zip(timings, batches, strict=False), 1):
+            if (timing.batch, timing.rows) != (batch.number, len(batch.samples)):
+                raise ValueError(
+                    f"{self.path / TIMINGS}, line {number} has {timing.rows} rows of batch {timing.batch}, "
+                    f"but this run has {len(batch.samples)} of batch {batch.number} there; "
+                    "restore the line, or choose another folder"
                 )
 
     def _read(self, name: str, kind: Any) -> list[Any]:
@@ -138,15 +160,36 @@ def append(path: Path, content: bytes) -> None:
         raise OSError(error.errno, error.strerror, str(path)) from error
 
 
+def refuse_edited(file: Path) -> None:
+    """Raise if a line of a records file is not as its run wrote it."""
+    for number in edited_lines(file)[:1]:
+        raise ValueError(
+            f"{file}, line {number} was edited after the run wrote it; restore the line, "
+            "or judge all texts again with `unmask score`"
+        )
+
+
 def read_manifest(folder: Path) -> Manifest | None:
     """Return the manifest of a run's folder, or None if there is none."""
     path = folder / MANIFEST
     if not path.is_file():
         return None
     try:
-        return Manifest(**json.loads(path.read_text(encoding="utf-8")))
-    except (ValueError, TypeError) as error:
+        manifest = Manifest(**json.loads(path.read_text(encoding="utf-8")))
+        _check_manifest(manifest)
+        return manifest
+    except (ValueError, TypeError, RecursionError) as error:
         raise ValueError(f"{path} is not the {MANIFEST} of a run ({error}); choose another folder") from None
+
+
+def _check_manifest(manifest: Manifest) -> None:
+    for name in ("configuration", "environment"):
+        content = getattr(manifest, name)
+        if not isinstance(content, dict) or too_deep(content):
+            raise FieldError(name, content, "must be an object, and not nested deeply")
+    task = manifest.configuration.get("task")
+    if not isinstance(task, dict) or not all(isinstance(task.get(key), str) for key in ("name", "protocol")):
+        raise FieldError("configuration.task", task, "must have a name and a protocol")
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:

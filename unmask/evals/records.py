@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, asdict, dataclass, fields
 from hashlib import sha256
+from itertools import chain, repeat
+from math import inf
 from pathlib import Path
 from typing import Any, TypeVar
 
+from unmask.errors import FieldError
 from unmask.evals.task import Sample
 from unmask.samplers.wrapper import defaults
 from unmask.trace import plain
 
-RECORDS = "records.jsonl"
+RECORDS, TIMINGS = "records.jsonl", "timings.jsonl"
 # fields that runs were stored without; their defaults change no result
 ADDED_FIELDS = ("fallback", "min_gap", "next_block_at")
 
@@ -47,6 +50,7 @@ class Timing:
     scoring: float  # seconds
     wall: float  # seconds since the last batch was stored, or since the run was resumed
     peak_memory: int  # bytes so far, of the GPU where there is one, else of the process
+    hashes: tuple[str, ...] = ()  # of the batch's lines in records.jsonl; older runs have none
 
 
 Line = TypeVar("Line", Record, Timing)
@@ -75,6 +79,11 @@ def prompt_hash(sample: Sample) -> str:
     return digest(sample.prompt)
 
 
+def hash_line(line: bytes) -> str:
+    """Return a short hash of a line, its line end left out."""
+    return sha256(line.rstrip(b"\n")).hexdigest()[:16]
+
+
 def to_line(kept: Record | Timing) -> bytes:
     """Return a record as a line of JSON in ASCII."""
     return json.dumps(asdict(kept), allow_nan=False).encode() + b"\n"
@@ -89,16 +98,71 @@ def read_lines(path: Path, kind: type[Line]) -> list[Line]:
 def _read(line: bytes, kind: type[Line], where: str) -> Line:
     try:
         content: Any = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{where} is not valid JSON ({error}); cut the file before this line") from None
+    return from_object(content, kind, where)
+
+
+def from_object(content: Any, kind: type[Line], where: str) -> Line:
+    """Return a JSON object as a record; raise unless every field is there and has its type."""
     names = {item.name for item in fields(kind)}
-    if not isinstance(content, dict) or content.keys() != names:
-        wrong = names ^ content.keys() if isinstance(content, dict) else names
+    needed = {item.name for item in fields(kind) if item.default is MISSING}
+    if not isinstance(content, dict) or not needed <= content.keys() <= names:
+        wrong = content.keys() - names | needed - content.keys() if isinstance(content, dict) else needed
         raise ValueError(
             f"{where} is not a {kind.__name__.lower()} of this version; missing or unknown: "
             f"{', '.join(sorted(wrong))}"
         )
-    return kind(**content)
+    for item in fields(kind):
+        fits, words = TYPES[str(item.type)]
+        if item.name in content and not fits(content[item.name]):
+            remedy = "restore the line, or run again in another folder"
+            raise FieldError(item.name, content[item.name], f"must be {words}", remedy, where)
+    hashes = {"hashes": tuple(content["hashes"])} if "hashes" in content else {}
+    return kind(**content | hashes)
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _is_amount(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < inf
+
+
+def _is_flag(value: object) -> bool:
+    return isinstance(value, bool)
+
+
+TYPES: dict[str, tuple[Callable[[Any], bool], str]] = {  # the JSON of each type of field
+    "str": (_is_text, "text"),
+    "str | None": (lambda value: value is None or _is_text(value), "text or null"),
+    "bool": (_is_flag, "true or false"),
+    "int": (_is_count, "a whole number >= 0"),
+    "float": (_is_amount, "a number >= 0"),
+    "Mapping[str, bool]": (
+        lambda value: isinstance(value, dict) and all(map(_is_flag, value.values())),
+        "an object of true and false",
+    ),
+    "tuple[str, ...]": (
+        lambda value: isinstance(value, list) and all(map(_is_text, value)),
+        "a list of text",
+    ),
+}
+
+
+def edited_lines(file: Path) -> list[int]:
+    """Return the numbers of the lines of a records file that its run did not write like this."""
+    beside = file.with_name(TIMINGS)
+    timings = read_lines(beside, Timing) if beside.is_file() else []
+    written = chain.from_iterable(timing.hashes or repeat("", timing.rows) for timing in timings)
+    lines = file.read_bytes().split(b"\n")[:-1] if file.is_file() else []
+    pairs = enumerate(zip(lines, written, strict=False), 1)
+    return [number for number, (line, known) in pairs if known and hash_line(line) != known]
 
 
 def find_records(place: Path) -> Path:

@@ -13,7 +13,7 @@ from unmask.evals.batches import EvalBatch, encode, make_batches
 from unmask.evals.decode import Decoded, decode_batch
 from unmask.evals.folder import SUMMARY, RunFolder, write_json
 from unmask.evals.manifest import Manifest, describe
-from unmask.evals.records import Record, Timing
+from unmask.evals.records import Record, Timing, hash_line, to_line
 from unmask.evals.summary import Summary, summarize
 from unmask.evals.task import Sample, Task
 from unmask.text.config import GenerationConfig
@@ -215,6 +215,7 @@ def _timing(decoded: Decoded, *, wall: float) -> Timing:
         scoring=decoded.scoring,
         wall=wall,
         peak_memory=decoded.peak_memory,
+        hashes=tuple(hash_line(to_line(record)) for record in decoded.records),
     )
 
 

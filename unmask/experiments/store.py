@@ -19,8 +19,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from unmask.evals.folder import TIMINGS, append, read_manifest
-from unmask.evals.records import RECORDS, Record, Timing, read_lines
+from unmask.evals.folder import append, read_manifest, refuse_edited
+from unmask.evals.records import RECORDS, TIMINGS, Record, Timing, from_object, read_lines
 from unmask.experiments.runs import Outcome
 
 ENDING = ".json.xz"
@@ -51,7 +51,7 @@ class Store:
     def outcome(self, *key: str) -> Outcome | None:
         """Return a finished run, or None if there is none."""
         content = self.read(*key)
-        return None if content is None else from_columns(content)
+        return None if content is None else from_columns(content, _name(key))
 
     def finish(self, *key: str) -> Outcome:
         """Turn the folder of a finished run into a record, and return its outcome."""
@@ -87,6 +87,7 @@ def to_columns(folder: Path) -> dict[str, Any]:
     manifest = read_manifest(folder)
     if manifest is None:
         raise ValueError(f"{folder} holds no run")
+    refuse_edited(folder / RECORDS)
     records, timings = read_lines(folder / RECORDS, Record), read_lines(folder / TIMINGS, Timing)
     return {
         "configuration": manifest.configuration,
@@ -96,18 +97,20 @@ def to_columns(folder: Path) -> dict[str, Any]:
     }
 
 
-def from_columns(content: Mapping[str, Any]) -> Outcome:
-    """Return the outcome that `to_columns` wrote down."""
+def from_columns(content: Mapping[str, Any], where: str = "") -> Outcome:
+    """Return the outcome that `to_columns` wrote down; errors call it `where`."""
+    records, timings = (_rows(content[name]) for name in ("records", "timings"))
     return Outcome(
-        records=tuple(Record(**row) for row in _rows(content["records"])),
-        timings=tuple(Timing(**row) for row in _rows(content["timings"])),
+        records=tuple(from_object(row, Record, f"{where}, record {n}") for n, row in enumerate(records, 1)),
+        timings=tuple(from_object(row, Timing, f"{where}, batch {n}") for n, row in enumerate(timings, 1)),
         configuration=content["configuration"],
         environment=content["environment"],
     )
 
 
 def _columns(rows: Sequence[Record] | Sequence[Timing], kind: Any) -> dict[str, list[Any]]:
-    return {item.name: [getattr(row, item.name) for row in rows] for item in fields(kind)}
+    names = [item.name for item in fields(kind) if item.name != "hashes"]  # they guard the lines of a folder
+    return {name: [getattr(row, name) for row in rows] for name in names}
 
 
 def _rows(columns: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:

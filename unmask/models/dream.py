@@ -38,7 +38,7 @@ class Dream(Trunk):
         require(config, SUPPORTED)
         if config.get("rope_scaling") is not None:
             raise FieldError("rope_scaling", config["rope_scaling"], "must be null", where="config.json")
-        shape = _shape(config)
+        shape = self.shape_of(config)
         info = model_info(
             config,
             vocab_size=shape.vocab_size,
@@ -47,6 +47,24 @@ class Dream(Trunk):
             schedule="dream",
         )
         super().__init__(config, shape, info)
+
+    @staticmethod
+    def shape_of(config: Mapping[str, object]) -> Shape:
+        width = size(config, "hidden_size")
+        heads = size(config, "num_attention_heads")
+        return Shape(
+            vocab_size=size(config, "vocab_size"),
+            size=width,
+            layers=size(config, "num_hidden_layers"),
+            heads=heads,
+            key_heads=size(config, "num_key_value_heads", default=heads),
+            head_size=size(config, "head_dim", default=width // heads),
+            mlp_size=size(config, "intermediate_size"),
+            norm_eps=positive(config, "rms_norm_eps", default=1e-6),
+            rope_theta=positive(config, "rope_theta", default=10000.0),
+            qkv_bias=True,
+            tied=bool(config.get("tie_word_embeddings")),
+        )
 
     def positions(self, tokens: Tensor, attend: Tensor | None) -> Tensor:
         """Return the position of each column, [1 or B, N], counting only real tokens."""
@@ -68,21 +86,3 @@ class Dream(Trunk):
             attend = F.pad(attend, (1, 0), value=True)
         # nor has a row's first real column
         return torch.where(attend[..., None], before, own)
-
-
-def _shape(config: Mapping[str, object]) -> Shape:
-    width = size(config, "hidden_size")
-    heads = size(config, "num_attention_heads")
-    return Shape(
-        vocab_size=size(config, "vocab_size"),
-        size=width,
-        layers=size(config, "num_hidden_layers"),
-        heads=heads,
-        key_heads=size(config, "num_key_value_heads", default=heads),
-        head_size=size(config, "head_dim", default=width // heads),
-        mlp_size=size(config, "intermediate_size"),
-        norm_eps=positive(config, "rms_norm_eps", default=1e-6),
-        rope_theta=positive(config, "rope_theta", default=10000.0),
-        qkv_bias=True,
-        tied=bool(config.get("tie_word_embeddings")),
-    )

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from unmask.errors import FieldError
 from unmask.models.checkpoint.load import pick_device
+from unmask.models.text.chat import ChatTemplate, checked_messages
 from unmask.types import Cache, ModelInfo
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ class HuggingFaceTokenizer:
         self.origin = origin  # name of this checkpoint in error messages
         bos = tokenizer.cls_token_id if tokenizer.bos_token_id is None else tokenizer.bos_token_id
         self.special = HuggingFaceSpecial(bos, tokenizer.pad_token_id)
+        self._template: ChatTemplate | None = None
 
     def encode(self, text: str) -> list[int]:
         """Encode a text; special tokens in it are recognised, none are added."""
@@ -53,13 +55,11 @@ class HuggingFaceTokenizer:
         if not self.tokenizer.chat_template:
             problem = f"cannot be rendered, because the tokenizer of {self.origin} has no chat template"
             raise FieldError("messages", messages, problem, "pass a plain prompt")
-        try:
-            from unmask.models.text.chat import ChatTemplate, checked_messages
-        except ImportError:
-            raise ValueError("chat templates need jinja2; pip install 'unmask[models]'") from None
-        names = {key: str(token) for key, token in self.tokenizer.special_tokens_map.items()}
-        template = ChatTemplate(self.tokenizer.get_chat_template(), names, self.origin)
-        return self.encode(template.render(checked_messages(messages), add_generation_prompt=True))
+        source = self.tokenizer.get_chat_template()
+        if self._template is None or self._template.source != source:
+            names = {key: str(token) for key, token in self.tokenizer.special_tokens_map.items()}
+            self._template = ChatTemplate(source, names, self.origin)
+        return self.encode(self._template.render(checked_messages(messages), add_generation_prompt=True))
 
 
 class HuggingFaceLM(nn.Module):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 import torch.nn.functional as F
@@ -45,6 +46,14 @@ def rotate(x: Tensor, rope: Rope) -> Tensor:
     left, right = x.float().chunk(2, dim=-1)
     turned = torch.cat((left * cosine - right * sine, right * cosine + left * sine), dim=-1)
     return turned.to(x.dtype)
+
+
+def own_dtype(weight: Tensor) -> AbstractContextManager[object]:
+    """Turn autocast off for a frozen model, whose texts must not depend on it. Training may use it."""
+    kind = weight.device.type
+    if weight.requires_grad or weight.is_meta or not torch.is_autocast_enabled(kind):
+        return nullcontext()
+    return torch.autocast(kind, enabled=False)
 
 
 def key_mask(attend: Tensor | None) -> Tensor | None:

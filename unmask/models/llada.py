@@ -45,7 +45,7 @@ class LLaDA(Trunk):
 
     def __init__(self, config: Mapping[str, object]) -> None:
         require(config, SUPPORTED)
-        shape = _shape(config)
+        shape = self.shape_of(config)
         info = model_info(
             config,
             vocab_size=shape.vocab_size,
@@ -55,21 +55,21 @@ class LLaDA(Trunk):
         )
         super().__init__(config, shape, info)
 
-
-def _shape(config: Mapping[str, object]) -> Shape:
-    width = size(config, "d_model")
-    heads = size(config, "n_heads")
-    return Shape(
-        # the embedding may be padded beyond the vocabulary; logits have its width
-        vocab_size=size(config, "embedding_size", default=size(config, "vocab_size")),
-        size=width,
-        layers=size(config, "n_layers"),
-        heads=heads,
-        key_heads=size(config, "n_kv_heads", default=heads),
-        head_size=width // heads,
-        mlp_size=size(config, "mlp_hidden_size", default=size(config, "mlp_ratio", default=4) * width),
-        norm_eps=positive(config, "rms_norm_eps", default=1e-5),
-        rope_theta=positive(config, "rope_theta", default=10000.0),
-        qkv_bias=bool(config.get("include_qkv_bias")),
-        tied=bool(config.get("weight_tying")),
-    )
+    @staticmethod
+    def shape_of(config: Mapping[str, object]) -> Shape:
+        width = size(config, "d_model")
+        heads = size(config, "n_heads")
+        return Shape(
+            # the embedding may be padded beyond the vocabulary; logits have its width
+            vocab_size=size(config, "embedding_size", default=size(config, "vocab_size")),
+            size=width,
+            layers=size(config, "n_layers"),
+            heads=heads,
+            key_heads=size(config, "n_kv_heads", default=heads),
+            head_size=width // heads,
+            mlp_size=size(config, "mlp_hidden_size", default=size(config, "mlp_ratio", default=4) * width),
+            norm_eps=positive(config, "rms_norm_eps", default=1e-5),
+            rope_theta=positive(config, "rope_theta", default=10000.0),
+            qkv_bias=bool(config.get("include_qkv_bias")),
+            tied=bool(config.get("weight_tying")),
+        )

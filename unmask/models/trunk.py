@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from unmask.models.layers import Attention, RMSNorm, Rope, Store, SwiGLU, key_mask, rotary
+from unmask.models.layers import Attention, RMSNorm, Rope, Store, SwiGLU, key_mask, own_dtype, rotary
 from unmask.types import Cache, ModelInfo
 
 if TYPE_CHECKING:
@@ -47,6 +47,13 @@ class Shape:
             raise ValueError(
                 f"config.json: {self.heads} attention heads cannot share {self.key_heads} key heads evenly"
             )
+
+    @property
+    def weights(self) -> int:
+        """Count the weights of all matrices."""
+        matrices = 1 if self.tied else 2
+        attention = 2 * (self.heads + self.key_heads) * self.head_size
+        return self.size * (matrices * self.vocab_size + self.layers * (attention + 3 * self.mlp_size))
 
 
 Sum = tuple[Tensor, Tensor]  # the residual stream and the change to be added to it, as RMSNorm takes them
@@ -121,6 +128,11 @@ class Trunk(nn.Module):
         self.norm = RMSNorm(shape.size, shape.norm_eps)
         self.head = None if shape.tied else nn.Linear(shape.size, shape.vocab_size, bias=False)
 
+    @staticmethod
+    def shape_of(config: Mapping[str, object]) -> Shape:
+        """Read the sizes of the family from a config, without building anything."""
+        raise NotImplementedError
+
     def positions(self, tokens: Tensor, attend: Tensor | None) -> Tensor:
         """Position of every column, [1 or B, N]; without padding, of the columns alone."""
         return torch.arange(tokens.shape[1], device=tokens.device)[None]
@@ -132,7 +144,8 @@ class Trunk(nn.Module):
         self, tokens: Tensor, attend: Tensor | None, window: slice, cache: Cache | None
     ) -> Tensor:
         """Return the hidden states that predict the window's columns, [B, W, size]."""
-        states = self.states(tokens, attend, self.predicting(window), cache)
+        with own_dtype(self.embed.weight):
+            states = self.states(tokens, attend, self.predicting(window), cache)
         return self.align(states, attend, window)
 
     def shadow_states(self, tokens: Tensor, attend: Tensor | None, window: slice) -> tuple[Tensor, Tensor]:
@@ -247,7 +260,8 @@ class Trunk(nn.Module):
 
     def logits(self, states: Tensor) -> Tensor:
         """Apply the head: [B, W, size] -> [B, W, V]."""
-        logits: Tensor = F.linear(states, self.embed.weight) if self.head is None else self.head(states)
+        with own_dtype(self.embed.weight):
+            logits: Tensor = F.linear(states, self.embed.weight) if self.head is None else self.head(states)
         return logits
 
     def rename(self, key: str) -> str | None:

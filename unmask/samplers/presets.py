@@ -44,7 +44,7 @@ def read_preset(path: Path) -> Preset:
         preset = Preset(**content)
     except FileNotFoundError:
         raise ValueError(f"{path} does not exist; name a preset file or a sampler") from None
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, RecursionError) as error:
         raise ValueError(
             f"{path} is not a preset ({error}); "
             'it must hold {"sampler": NAME, "fields": {...}, "about": TEXT}'

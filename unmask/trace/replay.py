@@ -88,7 +88,7 @@ def _read_json(path: Path) -> list[Any]:
     for number, line in enumerate(lines, start=1):
         try:
             contents.append(json.loads(line))
-        except ValueError:
+        except (ValueError, RecursionError):
             if number == len(lines) and not line.endswith(b"\n"):  # the writer was killed
                 break
             raise ValueError(f"{path}, line {number} is not valid JSON; is it a trace of unmask?") from None

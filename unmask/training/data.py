@@ -152,7 +152,7 @@ def read_pairs(path: Path) -> list[Pair]:
             continue
         try:
             row = json.loads(line)
-        except json.JSONDecodeError as error:
+        except (ValueError, RecursionError) as error:
             raise ValueError(f"{path}, line {number} is not valid JSON: {error}") from error
         if not isinstance(row, dict) or not all(isinstance(row.get(k), str) for k in ("prompt", "answer")):
             raise ValueError(f'{path}, line {number} must be {{"prompt": "...", "answer": "..."}}')

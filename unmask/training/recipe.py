@@ -139,7 +139,7 @@ def read_table(path: Path) -> dict[str, Any]:
     if path.suffix == ".json":
         try:
             table = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ValueError(f"{path} is not valid JSON: {error}") from error
         if not isinstance(table, dict):
             raise ValueError(f"{path} must hold a JSON object, got {type(table).__name__}")
@@ -150,7 +150,7 @@ def read_table(path: Path) -> dict[str, Any]:
         raise ValueError(f"{path} is TOML, which needs Python 3.11; write the recipe as .json") from None
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not valid TOML: {error}") from error
 
 

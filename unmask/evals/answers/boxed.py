@@ -3,32 +3,49 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 BOX = re.compile(r"\\(?:boxed|fbox)\s*")
+DEEPEST = 8
+BRACE = re.compile(r"[{}]")
 TOKEN = re.compile(r"\\[a-zA-Z]+|[^\s{}$]+")
 
 
 def boxed(text: str) -> list[str]:
-    """Return the contents of the boxes in order, an inner box after its outer one; skip unclosed ones."""
+    """Return the contents of the boxes in order, an inner box after its outer one.
+
+    Skip unclosed boxes, and those inside `DEEPEST` others: all contents together stay linear in the text.
+    """
     contents = []
+    closing = _closing_braces(text)
+    around: list[int] = []  # ends of the boxes around this place
     for start in BOX.finditer(text):
-        content = _content(text, start.end())
-        if content is not None:
-            contents.append(content.strip())
+        while around and around[-1] <= start.start():
+            around.pop()
+        span = _span(text, start.end(), closing) if len(around) < DEEPEST else None
+        if span is not None:
+            contents.append(text[slice(*span)].strip())
+            around.append(span[1])
     return contents
 
 
-def _content(text: str, start: int) -> str | None:
-    if not text.startswith("{", start):
-        token = TOKEN.match(text, start)  # "\boxed 5"
-        return token.group() if token else None
-    depth = 0
-    for place in range(start, len(text)):
-        escaped = text[place - 1] == "\\" and text[place - 2] != "\\"
-        if text[place] == "{" and not escaped:
-            depth += 1
-        elif text[place] == "}" and not escaped:
-            depth -= 1
-            if depth == 0:
-                return text[start + 1 : place]
-    return None
+def _span(text: str, start: int, closing: Mapping[int, int]) -> tuple[int, int] | None:
+    """Return where the content of a box begins and ends, or None if it has none."""
+    if text.startswith("{", start):
+        return (start + 1, closing[start]) if start in closing else None
+    token = TOKEN.match(text, start)  # "\boxed 5"
+    return token.span() if token else None
+
+
+def _closing_braces(text: str) -> dict[int, int]:
+    """Map the place of each brace to that of the brace that closes it."""
+    closing, opened = {}, []
+    for brace in BRACE.finditer(text):
+        place = brace.start()
+        if text[place - 1] == "\\" and text[place - 2] != "\\":
+            continue  # escaped
+        if brace.group() == "{":
+            opened.append(place)
+        elif opened:
+            closing[opened.pop()] = place
+    return closing

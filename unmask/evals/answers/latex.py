@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 
 from unmask.evals.answers.boxed import boxed
-from unmask.evals.answers.phrase import RELEASED, behind_answers
+from unmask.evals.answers.phrase import RELEASED, behind_last
 
 LISTED = "separated by commas"  # a question with this phrase has several answers, in any order
 SAME: dict[str, str | Callable[[re.Match[str]], str]] = {  # spelling -> the one we keep
@@ -17,7 +17,7 @@ SAME: dict[str, str | Callable[[re.Match[str]], str]] = {  # spelling -> the one
     r"\\?[$%]": "",
     r"\\(?:le|ge|ne)q\b": lambda match: match.group()[:-1],
     r"\\[lr]brace\b": lambda match: r"\{" if "l" in match.group()[:2] else r"\}",
-    r"(?<=\S)\s*\\(?:text|mbox|mathrm|textrm)\{\s*(?!and\b|or\b)[^{}]*\}(?:\^\{?\d\}?)?\s*$": "",  # a unit
+    r"(?<=\S)\s*\\(?:text|mbox|mathrm|textrm)\{(?!and\b|or\b)[^{}]*\}(?:\^\{?\d\}?)?\s*$": "",  # a unit
     r"\\(?:text|mbox|mathrm|mathbf|textbf|textrm|textit)\{([^{}]*)\}": r"\1",
     r"(?<=\d)\s*(?:dollars|cents|inches|feet|miles|meters|cm|units|square units|hours|minutes|days)$": "",
     r"\\sqrt\s*(\w)": r"\\sqrt{\1}",
@@ -29,11 +29,12 @@ SAME: dict[str, str | Callable[[re.Match[str]], str]] = {  # spelling -> the one
     r"^[a-zA-Z](?:_\{?\w\}?)?(?:\([a-zA-Z]\))?\s*(?:=|\\in\b)\s*": "",  # "x = "
     r"(?<![\d,])(\d{1,3})((?:,\d{3})+)(?![\d,])": lambda match: match.group().replace(",", ""),
     r"(?<!\d)\.(?=\d)": "0.",
-    r"(\d\.\d*?)0+(?!\d)": r"\1",
+    r"\d\.\d*0(?!\d)": lambda match: match.group().rstrip("0"),
     r"\.(?!\d)": "",
     r"\s+": "",
 }
 REWRITES = [(re.compile(pattern), by) for pattern, by in SAME.items()]
+LONGEST_FRACTION = 200  # characters
 FRACTION = re.compile(r"(-?)\\frac\{(\d+)\}\{(\d+)\}")
 
 
@@ -48,8 +49,9 @@ def released_answers(text: str) -> list[str]:
     """Return all boxes, else the words after the last "answer is", else the last word with a digit."""
     if boxes := boxed(text):
         return boxes
-    if behind := behind_answers(text, RELEASED):
-        return re.split(r"\s+or\s+", re.split(r"\.\s|\.$", behind[0].strip(" :\n"), maxsplit=1)[0])
+    behind = behind_last(text, RELEASED)
+    if behind is not None:
+        return re.split(r"(?<!\s)\s+or\s+", re.split(r"\.\s|\.$", behind.strip(" :\n"), maxsplit=1)[0])
     words = [word for word in text.split() if re.search(r"\d", word)]
     return words[-1:]
 
@@ -72,7 +74,7 @@ def _spellings(answer: str, listed: bool) -> set[frozenset[str]]:
 def _decimal(plain: str) -> list[str]:
     """Return a fraction of whole numbers as a decimal, if it ends within ten places."""
     match = FRACTION.fullmatch(plain)
-    if match is None or int(match[3]) == 0:
+    if match is None or len(match[0]) > LONGEST_FRACTION or int(match[3]) == 0:
         return []
     places = (int(match[2]) * 10**10, int(match[3]))
     if places[0] % places[1]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from unmask.evals.answers.boxed import boxed
-from unmask.evals.answers.phrase import behind_answers
+from unmask.evals.answers.phrase import answer_ends
 
 MARKUP = re.compile(r"\\(?:text|textbf|mathrm|mathbf|boxed|left|right)\b|\\?\$|[*_`{}]")
 # "a man" and "A man" hold an article, "A is right" and "(A) man" a letter
@@ -17,8 +17,11 @@ def final_letter(text: str, letters: str) -> str | None:
     for box in reversed(boxed(text)):
         if letter := _opening(box, letters):
             return letter
-    for behind in behind_answers(text):
-        if letter := _opening(behind, letters):
+    ends = answer_ends(text)
+    for place in reversed(range(len(ends))):
+        # a letter comes before the second "answer is" from here, if at all
+        until = ends[place + 2] if place + 2 < len(ends) else None
+        if letter := _opening(text[ends[place] : until], letters):
             return letter
     return _opening(text, letters) or _named(text, letters)
 

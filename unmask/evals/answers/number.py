@@ -6,18 +6,20 @@ import re
 from decimal import Decimal
 
 from unmask.evals.answers.boxed import boxed
-from unmask.evals.answers.phrase import RELEASED, behind_answers
+from unmask.evals.answers.phrase import RELEASED, answer_ends, behind_last
 
 # a minus after a word, a digit or a bracket subtracts; a comma groups exactly three digits
-NUMBER = re.compile(r"(?:(?<![\w)}.])-)?(?:\d{1,3}(?:,\d{3})+(?![\d,])|\d+)(?:\.\d+)?|(?<!\d)\.\d+")
+NUMBER = re.compile(r"(?:(?<![\w)}.])-)?(?:\d{1,3}(?:,\d{3}){1,20}(?![\d,])|\d+)(?:\.\d+)?|(?<!\d)\.\d+")
+DIGIT = re.compile(r"\d")
 NOISE = re.compile(r"\\?\$|\\[,!;: ]|[*{}]|\\(?:text|mathrm|mathbf)\b")
 
 
 def final_number(text: str) -> str | None:
     """Return the number after "answer is", else the last boxed one, else the last of all."""
-    for behind in behind_answers(text):
-        if (named := _of_answer(behind)) is not None:
-            return named
+    last_digit = max((match.start() for match in DIGIT.finditer(text)), default=-1)
+    ends = [end for end in answer_ends(text) if end <= last_digit]
+    if ends:
+        return _of_answer(text[ends[-1] :])
     for box in reversed(boxed(text)):
         if (number := _of_box(box)) is not None:
             return number
@@ -26,9 +28,10 @@ def final_number(text: str) -> str | None:
 
 def released_number(text: str) -> str | None:
     """Read as released: after "answer is" the first box or number, without the phrase the last number."""
-    if not (behind := behind_answers(text, RELEASED)):
+    behind = behind_last(text, RELEASED)
+    if behind is None:
         return _of_first_box(text) or _pick(text, -1)
-    return _of_first_box(behind[0]) or _pick(behind[0], 0)
+    return _of_first_box(behind) or _pick(behind, 0)
 
 
 def plain_number(text: str) -> str:

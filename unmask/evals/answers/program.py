@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 import warnings
+from collections.abc import Iterator
 from textwrap import dedent, indent
 
-FENCE = re.compile(r"^[ \t]*```[ \t]*\w*[ \t]*\n(.*?)(?:^[ \t]*```|\Z)", re.DOTALL | re.MULTILINE)
+FENCE = re.compile(r"^[ \t]*```[ \t]*(?:\w+[ \t]*)?\n(.*?)(?:^[ \t]*```|\Z)", re.DOTALL | re.MULTILINE)
 STATEMENT = re.compile(
     r"^(?:(?:async )?def \w|class \w|from [\w.]+ import |import \w|@\w|\w+ *= *[^=\s])", re.MULTILINE
 )
+MOST_TRIES = 200  # compilations in the search for the code in a text
+LONG = 100  # lines of a code that is not tried with every number of lines
 
 
 def find_code(text: str, name: str) -> str:
@@ -40,34 +43,58 @@ def complete(start: str, body: str) -> str:
     body = body.strip("\n").rstrip()
     spaced = body.expandtabs(4)
     readings = (body, f"    {spaced.lstrip()}", indent(dedent(spaced), "    "))
-    return start + max((_longest(start, reading) for reading in readings), key=lambda kept: kept.count("\n"))
+    return start + max(
+        (_longest(start, reading, iter(range(MOST_TRIES))) for reading in readings),
+        key=lambda kept: kept.count("\n"),
+    )
 
 
 def compiles(code: str) -> bool:
     """Return whether Python accepts the code."""
+    return _error_line(code) is None
+
+
+def _error_line(code: str) -> int | None:
+    """Return the line of the first error that Python finds, 0 if it names none, or None if it accepts all."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a doubtful escape is not an error
         try:
             compile(code, "<answer>", "exec", dont_inherit=True)
-        except (SyntaxError, ValueError, MemoryError, RecursionError):
-            return False
-    return True
+        except SyntaxError as error:
+            return error.lineno or 0
+        except (ValueError, MemoryError, RecursionError):
+            return 0
+    return None
 
 
 def _unfenced(text: str, name: str) -> str:
     """Return the code between the prose before and after it."""
+    tries = iter(range(MOST_TRIES))
     for start in STATEMENT.finditer(text):
-        kept = _longest("", text[start.start() :])
+        if next(tries, None) is None:
+            break
+        kept = _longest("", text[start.start() :], tries)
         if defines(kept, name):
             return kept
     return text
 
 
-def _longest(start: str, code: str) -> str:
-    """Return the most first lines of the code that are Python after `start`."""
+def _longest(start: str, code: str, tries: Iterator[int]) -> str:
+    """Return the most first lines of the code that are Python after `start`.
+
+    Try every number of lines of a short code; in a long one, go on at the line of the error. Give up when
+    there are no more `tries`.
+    """
     lines = code.splitlines(keepends=True)
-    for count in range(len(lines), 0, -1):
+    count, before = len(lines), start.count("\n")
+    for _ in tries:
         kept = "".join(lines[:count])
-        if compiles(start + kept):
+        error_line = _error_line(start + kept)
+        if error_line is None and kept:
             return kept if kept.endswith("\n") else f"{kept}\n"
+        count -= 1
+        if len(lines) > LONG and error_line:
+            count = min(count, error_line - before)
+        if count < 1:
+            break
     return ""

@@ -9,7 +9,7 @@ from hashlib import sha256
 from unmask.evals.answers.boxed import boxed
 from unmask.evals.answers.equivalence import equivalent
 from unmask.evals.answers.latex import released_answers, released_match
-from unmask.evals.answers.phrase import behind_answers, first_sentence
+from unmask.evals.answers.phrase import answer_ends, first_sentence
 from unmask.evals.data import Row, Source, load_samples, text_field
 from unmask.evals.task import Sample, Task, Verdict
 from unmask.evals.tasks.gsm8k import SYSTEM
@@ -75,8 +75,8 @@ def final_answer(text: str) -> str | None:
     """Return the last box, else the words after "answer is", else the last line."""
     if boxes := boxed(text):
         return boxes[-1]
-    for behind in behind_answers(text):
-        if named := _bare(first_sentence(behind)):
+    for end in reversed(answer_ends(text)):
+        if named := _bare(first_sentence(text, end)):
             return named
     lines = text.strip().splitlines()
     return _bare(lines[-1]) or None if lines else None

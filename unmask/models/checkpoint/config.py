@@ -12,6 +12,8 @@ from unmask.models.checkpoint.files import read_object
 from unmask.types import ModelInfo, ScheduleName
 
 CONFIG = "config.json"
+LARGEST = 1 << 40
+MOST_NEW_TOKENS = 1 << 20
 Config = Mapping[str, object]
 
 
@@ -31,9 +33,12 @@ def read_config(folder: Path) -> dict[str, object]:
 def new_tokens(folder: Path) -> int | None:
     """Return max_new_tokens of generation_config.json, or None if it names none."""
     length = read_object(folder / "generation_config.json").get("max_new_tokens")
-    if length is not None and (isinstance(length, bool) or not isinstance(length, int) or length < 1):
+    if length is None:
+        return None
+    if isinstance(length, bool) or not isinstance(length, int) or not 1 <= length <= MOST_NEW_TOKENS:
         where = f"{folder}/generation_config.json"
-        raise FieldError("max_new_tokens", length, "must be a whole number >= 1", where=where)
+        problem = f"must be a whole number from 1 to {MOST_NEW_TOKENS}"
+        raise FieldError("max_new_tokens", length, problem, where=where)
     return length
 
 
@@ -48,10 +53,10 @@ def integer(config: Config, name: str, *, default: int | None = None) -> int:
 
 
 def size(config: Config, name: str, *, default: int | None = None) -> int:
-    """Return an integer field that must be at least 1."""
+    """Return an integer field that must be at least 1; no published size comes near the upper bound."""
     value = integer(config, name, default=default)
-    if value < 1:
-        raise FieldError(name, value, "must be a whole number >= 1", where=CONFIG)
+    if not 1 <= value <= LARGEST:
+        raise FieldError(name, value, f"must be a whole number from 1 to {LARGEST}", where=CONFIG)
     return value
 
 

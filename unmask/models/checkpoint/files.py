@@ -1,4 +1,4 @@
-"""Read the JSON files of a checkpoint folder that define its tokens."""
+"""The small files of a checkpoint folder. No path leads out of the folder."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 JsonObject = dict[str, Any]
+LARGEST_FILE = 1 << 30  # bytes of a file other than weights
+DEEPEST = 64  # levels of nesting in a JSON file
 TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
@@ -66,23 +68,62 @@ def copy_tokenizer(source: Path, folder: Path) -> None:
     """Copy the tokenizer files to another folder."""
     for name in TOKENIZER_FILES:
         if (source / name).is_file():
-            shutil.copyfile(source / name, folder / name)
+            shutil.copyfile(file_inside(source, name), folder / name)
+
+
+def file_inside(folder: Path, name: str) -> Path:
+    """Return a file of a checkpoint folder; raise if its path or a link leads out of the folder.
+
+    The files of a hub snapshot may be links to the blobs of the same repository.
+    """
+    path = folder / name
+    try:
+        home, target = folder.resolve(), path.resolve()
+        regular = path.is_file()
+    except (OSError, ValueError, RuntimeError) as error:  # a null byte, too long a name, a loop of links
+        raise ValueError(f"{folder} has no file {name[:100]!r}: {error}") from None
+    homes = [home, home.parents[1] / "blobs"] if home.parent.name == "snapshots" else [home]
+    if not any(target.is_relative_to(place) for place in homes):
+        raise ValueError(
+            f"{name!r} leads out of the checkpoint folder {folder}; put a copy of the file into the folder"
+        )
+    if path.exists() and not regular:
+        raise ValueError(f"{path} is not a regular file; download it again")
+    return path
 
 
 def read_object(path: Path) -> JsonObject:
-    """Read a JSON object from a file, or return {} if there is no file."""
+    """Read a JSON object from a file of a checkpoint folder, or return {} if there is no file."""
     if not path.exists():
         return {}
+    text = read_text(path)
     try:
-        value = json.loads(read_text(path))
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{path} is not valid JSON ({error}); download it again") from error
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is not valid JSON ({error}); download it again") from None
     if not isinstance(value, dict):
         raise ValueError(f"{path} must hold a JSON object, got {type(value).__name__}; download it again")
+    if too_deep(value):
+        raise ValueError(f"{path} is nested more than {DEEPEST} levels deep; download it again")
     return value
 
 
+def too_deep(value: object) -> bool:
+    """Return whether a JSON value has more than `DEEPEST` levels."""
+    level: list[Any] = [value]
+    for _ in range(DEEPEST):
+        parts = [item.values() if isinstance(item, dict) else item for item in level]
+        level = [inner for part in parts for inner in part if isinstance(inner, (dict, list))]
+        if not level:
+            return False
+    return True
+
+
 def read_text(path: Path) -> str:
+    """Read a text file of a checkpoint folder."""
+    path = file_inside(path.parent, path.name)
+    if (size := path.stat().st_size) > LARGEST_FILE:
+        raise ValueError(f"{path} has {size} bytes, more than the {LARGEST_FILE} allowed; download it again")
     try:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:

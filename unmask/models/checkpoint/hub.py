@@ -13,7 +13,7 @@ SHIPPED = ("mini-llada", "mini-dream")  # small models inside the package
 REMEDY = f"shipped models: {', '.join(SHIPPED)}"
 MINI = Path(__file__).parents[2] / "mini"
 PATTERNS = ["*.json", "*.safetensors", "*.txt", "*.jinja"]  # weights, configs and tokenizers; never code
-HUB_ID = re.compile(r"[\w.-]+/[\w.-]+(@[\w./-]+)?")
+HUB_ID = re.compile(r"(?!.*\.\.)[\w.-]+/[\w.-]+(@[\w./-]+)?")
 
 
 def find_folder(source: str | Path) -> Path:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import importlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -17,13 +18,14 @@ from unmask.models.checkpoint.hub import find_folder
 from unmask.models.checkpoint.quantize import quantize, quantize_linears
 from unmask.models.checkpoint.weights import (
     StoredTensor,
+    check_sizes,
     check_tensors,
     find_shards,
     read_tensors,
     stored_dtype,
     stored_tensors,
 )
-from unmask.models.trunk import Trunk
+from unmask.models.trunk import Shape, Trunk
 
 logger = logging.getLogger(__name__)
 
@@ -33,6 +35,18 @@ MODEL_TYPES = {
     "dream": "unmask.models.dream:Dream",
 }
 FLOATS = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+
+
+class Family(Protocol):
+    """A class of models with the same architecture."""
+
+    def __call__(self, config: Mapping[str, object]) -> Trunk:
+        """Build a model with fresh weights."""
+        ...
+
+    def shape_of(self, config: Mapping[str, object]) -> Shape:
+        """Read the sizes of a model without building it."""
+        ...
 
 
 def load(
@@ -45,9 +59,13 @@ def load(
     """
     folder = find_folder(source)
     device = pick_device(device)
+    config = read_config(folder)
+    shape = model_class(config).shape_of(config)
+    tensors = stored_tensors(find_shards(folder))
+    check_sizes(tensors, layers=shape.layers, weights=shape.weights)
     with torch.device("meta"):
-        model = build(read_config(folder))
-    stored = _match_tensors(model, folder)
+        model = build(config)
+    stored = _match_tensors(model, tensors)
     compute_dtype = _pick_dtype(dtype, device, stored)
     int8_names = quantize_linears(model) if _is_int8(dtype) else set()
     state = _read_state(stored, device, compute_dtype=compute_dtype, int8_names=int8_names)
@@ -62,7 +80,7 @@ def load(
 
 def attach_tokenizer(model: Trunk, folder: Path) -> None:
     """Attach the folder's tokenizer, if it has one, and add the end tokens that only its files name."""
-    if not any((folder / name).is_file() for name in ("tokenizer.json", "vocab.json")):
+    if not any((folder / name).exists() for name in ("tokenizer.json", "vocab.json")):
         return
     try:
         from unmask.models.text.tokens import Tokenizer
@@ -76,6 +94,11 @@ def attach_tokenizer(model: Trunk, folder: Path) -> None:
 
 def build(config: Mapping[str, object]) -> Trunk:
     """Build the model that the config's model_type names, with fresh weights."""
+    return model_class(config)(config)
+
+
+def model_class(config: Mapping[str, object]) -> Family:
+    """Return the class of models that the config's model_type names."""
     kind = config.get("model_type")
     if not isinstance(kind, str) or kind.lower() not in MODEL_TYPES:
         raise FieldError(
@@ -86,8 +109,8 @@ def build(config: Mapping[str, object]) -> Trunk:
             "config.json",
         )
     module, _, name = MODEL_TYPES[kind.lower()].partition(":")
-    model: Trunk = getattr(importlib.import_module(module), name)(config)
-    return model
+    family: Family = getattr(importlib.import_module(module), name)
+    return family
 
 
 def pick_device(device: str | torch.device) -> torch.device:
@@ -106,9 +129,9 @@ def pick_device(device: str | torch.device) -> torch.device:
     return place
 
 
-def _match_tensors(model: Trunk, folder: Path) -> dict[str, StoredTensor]:
+def _match_tensors(model: Trunk, tensors: Sequence[StoredTensor]) -> dict[str, StoredTensor]:
     """Map our tensor names to stored tensors; raise unless names and shapes match exactly."""
-    named = [(model.rename(stored.key), stored) for stored in stored_tensors(find_shards(folder))]
+    named = [(model.rename(stored.key), stored) for stored in tensors]
     needed = {name: stored for name, stored in named if name is not None}
     check_tensors(
         {model.publish(name): tuple(tensor.shape) for name, tensor in model.state_dict().items()},

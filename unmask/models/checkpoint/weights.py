@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+
+from unmask.models.checkpoint.files import file_inside, read_object
 
 if TYPE_CHECKING:
     from safetensors import safe_open as SafeFile
@@ -33,10 +35,10 @@ class StoredTensor:
 def find_shards(folder: Path) -> list[Path]:
     """Find the safetensors files of a checkpoint folder."""
     index = folder / INDEX
-    if index.is_file():
+    if index.exists():
         return _indexed_shards(index)
-    if (folder / SINGLE).is_file():
-        return [folder / SINGLE]
+    if (folder / SINGLE).exists():
+        return [file_inside(folder, SINGLE)]
     if any(next(folder.glob(pattern), None) for pattern in PICKLES):
         raise ValueError(
             f"{folder} holds pickle weights only, and unpickling runs code from the file; "
@@ -46,20 +48,20 @@ def find_shards(folder: Path) -> list[Path]:
 
 
 def _indexed_shards(index: Path) -> list[Path]:
-    try:
-        named = dict(json.loads(index.read_text(encoding="utf-8"))["weight_map"].items())
-    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError, AttributeError):
-        raise ValueError(f"{index} has no valid weight_map; download it again") from None
+    named = read_object(index).get("weight_map")
+    if not isinstance(named, dict):
+        raise ValueError(f"{index} has no valid weight_map; download it again")
     for tensor, file in named.items():
         if not isinstance(file, str):
             raise ValueError(
                 f"{index}: weight_map must name a file for {tensor}, got {file!r}; download it again"
             )
-    files = sorted(set(named.values()))
-    missing = [name for name in files if not (index.parent / name).is_file()]
+    names = sorted(set(named.values()))
+    files = [file_inside(index.parent, name) for name in names]
+    missing = [name for name, file in zip(names, files, strict=True) if not file.is_file()]
     if missing:
         raise ValueError(f"{index.parent} lacks shards that its index names: {', '.join(missing)}")
-    return [index.parent / name for name in files]
+    return files
 
 
 def open_shard(file: Path) -> SafeFile:
@@ -83,6 +85,16 @@ def stored_tensors(files: list[Path]) -> list[StoredTensor]:
                 part = shard.get_slice(key)
                 found.append(StoredTensor(file, key, tuple(part.get_shape()), part.get_dtype()))
     return found
+
+
+def check_sizes(stored: Sequence[StoredTensor], *, layers: int, weights: int) -> None:
+    """Raise if a model is far larger than its files, before it is built; `check_tensors` does the rest."""
+    held = sum(prod(tensor.shape) for tensor in stored)
+    if layers > len(stored) or weights > 2 * held:
+        raise ValueError(
+            f"config.json describes {layers} layers with {weights} weights, but the files hold {len(stored)} "
+            f"tensors with {held} weights; download config.json and the weights again"
+        )
 
 
 def check_tensors(expected: Mapping[str, tuple[int, ...]], stored: Mapping[str, StoredTensor]) -> None:

@@ -1,18 +1,19 @@
-"""Chat templates, rendered in a Jinja sandbox."""
+"""Chat templates. They are programs of a checkpoint, so each has a process of its own: template_worker.py."""
 
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import weakref
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NoReturn
-
-from jinja2 import TemplateError, TemplateSyntaxError, nodes
-from jinja2.exceptions import SecurityError
-from jinja2.ext import Extension
-from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
+from threading import Lock
+from typing import Any
 
 from unmask.errors import FieldError
 from unmask.models.checkpoint.files import CheckpointFiles, read_text
@@ -20,53 +21,52 @@ from unmask.models.checkpoint.files import CheckpointFiles, read_text
 Message = Mapping[str, str]
 
 MESSAGE_KEYS = ("role", "content", "name")
+WORKER = Path(__file__).with_name("template_worker.py")
+DISTRUST = "do not trust this checkpoint, or replace its template"
 
 
 class ChatTemplate:
-    """A checkpoint's chat template, compiled in a sandbox."""
+    """A checkpoint's chat template, rendered in a sandbox with a limit on time and memory."""
 
     def __init__(self, source: str, tokens: Mapping[str, str], origin: str) -> None:
         self.source = source
         self._tokens = tokens
         self._origin = origin
-        try:
-            self._template = _sandbox().from_string(source)
-        except TemplateSyntaxError as error:
-            raise ValueError(
-                f"the chat template of {origin} is not valid, line {error.lineno}: {error}"
-            ) from error
+        self._lock = Lock()
+        self._worker: _Worker | None = None
 
     def __reduce__(self) -> tuple[type[ChatTemplate], tuple[str, Mapping[str, str], str]]:
-        """Copy and pickle by source: a compiled template supports neither."""
+        """Copy and pickle by source: a process supports neither."""
         return ChatTemplate, (self.source, self._tokens, self._origin)
 
     def render(self, messages: Sequence[Message], add_generation_prompt: bool) -> str:
         """Render a conversation to text."""
-        try:
-            return self._template.render(
-                **self._tokens,
-                messages=messages,
-                tools=None,
-                documents=None,
-                add_generation_prompt=add_generation_prompt,
-            )
-        except SecurityError as error:
-            raise ValueError(
-                f"the chat template of {self._origin} tries to leave its sandbox: {error}; "
-                "do not trust this checkpoint, or replace its template"
-            ) from error
-        except (
-            TemplateError,
-            TypeError,
-            ValueError,
-            LookupError,
-            AttributeError,
-            ArithmeticError,
-            RecursionError,
-        ) as error:
-            raise ValueError(
-                f"the chat template of {self._origin} fails on this conversation: {error}"
-            ) from error
+        variables = {
+            **self._tokens,
+            "messages": messages,
+            "tools": None,
+            "documents": None,
+            "add_generation_prompt": add_generation_prompt,
+        }
+        with self._lock:
+            if self._worker is None or not self._worker.alive:
+                self._worker = _Worker()
+                self._text(self._worker.ask(self.source))
+            return self._text(self._worker.ask(variables))
+
+    def _text(self, answer: Mapping[str, str]) -> str:
+        """Return the text of an answer; raise if there is none."""
+        if "text" in answer:
+            return answer["text"]
+        self._worker = None  # start again with a compiled template or none
+        template, message = f"the chat template of {self._origin}", answer["message"]
+        sentences = {
+            "syntax": f"{template} is not valid, {message}",
+            "sandbox": f"{template} tries to leave its sandbox: {message}; {DISTRUST}",
+            "limit": f"{template} {message}; {DISTRUST}",
+            "failure": f"{template} fails on this conversation: {message}",
+        }
+        raise ValueError(sentences[answer["problem"]])
 
     def check_nothing_dropped(self, messages: Sequence[Message]) -> None:
         """Raise if the template drops a message, as many do with an unknown role."""
@@ -82,12 +82,57 @@ class ChatTemplate:
                 )
 
 
+class _Worker:
+    """A running template_worker.py, which renders one conversation at a time."""
+
+    def __init__(self) -> None:
+        if find_spec("jinja2") is None:
+            raise ValueError("chat templates need the package jinja2; pip install 'unmask[models]'")
+        pipe = subprocess.PIPE
+        command = [sys.executable, str(WORKER)]
+        self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL)
+        self._owner = os.getpid()
+        weakref.finalize(self, _end, self._process, self._owner)
+
+    @property
+    def alive(self) -> bool:
+        """Whether it runs and belongs to this process, not to one that this was forked from."""
+        return self._owner == os.getpid() and self._process.poll() is None
+
+    def ask(self, content: object) -> dict[str, str]:
+        """Send a line and return the answer, or what ended the process."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        line = b""
+        with suppress(BrokenPipeError):
+            self._process.stdin.write(json.dumps(content).encode() + b"\n")
+            self._process.stdin.flush()
+            line = self._process.stdout.readline()
+        if line:
+            answer: dict[str, str] = json.loads(line)
+            return answer
+        code = self._process.wait()
+        what = "takes too long" if code == -signal.SIGPROF else f"ends its process with code {code}"
+        return {"problem": "limit", "message": what}
+
+
+def _end(process: subprocess.Popen[bytes], owner: int) -> None:
+    """Kill a worker; a forked process only lets go of its pipes."""
+    if owner == os.getpid():
+        process.kill()
+        process.wait()
+    for pipe in (process.stdin, process.stdout):
+        assert pipe is not None
+        with suppress(OSError):  # closing the input writes what is left of it
+            pipe.close()
+
+
 def probe(index: int) -> str:
     return f"probe{index}end"
 
 
 def chat_template(files: CheckpointFiles) -> ChatTemplate | None:
-    """Compile the chat template of a checkpoint, or return None if it has none."""
+    """Return the chat template of a checkpoint, or None if it has none."""
     path = files.folder / "chat_template.jinja"
     source = read_text(path) if path.exists() else files.tokenizer_config.get("chat_template")
     if isinstance(source, list):
@@ -108,55 +153,6 @@ def _default_template(entries: list[Any], folder: Path) -> object:
         names = ", ".join(map(str, named)) or "none"
         raise ValueError(f"chat_template of {folder} has no entry named 'default'; available: {names}")
     return named.get("default", next(iter(named.values())))
-
-
-class _Sandbox(ImmutableSandboxedEnvironment):
-    """Jinja's sandbox, but a forbidden attribute raises at once instead of reading as undefined."""
-
-    def unsafe_undefined(self, obj: object, attribute: str) -> NoReturn:
-        raise SecurityError(f"it reads {attribute!r} of a {type(obj).__name__}")
-
-
-class _GenerationBlock(Extension):
-    """`{% generation %}` marks an answer for training; here it only renders its body."""
-
-    tags = {"generation"}  # noqa: RUF012
-
-    def parse(self, parser: Parser) -> list[nodes.Node]:
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
-
-
-def _sandbox() -> ImmutableSandboxedEnvironment:
-    """Build the Jinja environment that published chat templates expect."""
-    environment = _Sandbox(
-        trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationBlock, "jinja2.ext.loopcontrols"]
-    )
-    environment.filters["tojson"] = _to_json
-    environment.globals["raise_exception"] = _raise_exception
-    environment.globals["strftime_now"] = _strftime_now
-    return environment
-
-
-def _to_json(
-    value: object,
-    ensure_ascii: bool = False,
-    indent: int | None = None,
-    separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,
-) -> str:
-    """Dump plain JSON; Jinja's own filter escapes HTML."""
-    return json.dumps(
-        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
-    )
-
-
-def _raise_exception(message: str) -> NoReturn:
-    raise TemplateError(message)
-
-
-def _strftime_now(form: str) -> str:
-    return datetime.now().strftime(form)
 
 
 def checked_messages(messages: object) -> list[Message]:
