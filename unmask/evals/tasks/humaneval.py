@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -38,6 +39,7 @@ def _task(
         version=VERSION,
         load=partial(load_samples, SOURCE, partial(_sample, ask)),
         score=partial(_score, extract),
+        runs_programs=True,
     )
 
 
@@ -73,7 +75,18 @@ def _score(
 ) -> list[Verdict]:
     programs = [extract(sample, text) for sample, text in zip(samples, texts, strict=True)]
     jobs = [
-        Job(program, (f"{sample.meta['test']}\ncheck({sample.meta['entry_point']})",))
+        Job(program, (f"{sample.meta['test']}\ncheck({sample.meta['entry_point']})",), _helpers(sample))
         for sample, program in zip(samples, programs, strict=True)
     ]
     return judge(jobs)
+
+
+def _helpers(sample: Sample) -> str:
+    """Return the prompt without the function to complete: the tests use its other functions."""
+    try:
+        tree = ast.parse(sample.meta["prompt"])
+    except SyntaxError:
+        return ""
+    entry = sample.meta["entry_point"]
+    others = [node for node in tree.body if not isinstance(node, ast.FunctionDef) or node.name != entry]
+    return ast.unparse(ast.Module(others, []))
