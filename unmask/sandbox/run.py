@@ -12,7 +12,7 @@ import tempfile
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -101,8 +101,8 @@ class _Helper:
 
     def probe(self) -> Isolation:
         """Return what a job sees denied."""
-        with tempfile.NamedTemporaryFile(prefix="sandbox-") as outside:
-            reply = self._run({"program": "", "outside": outside.name}, {}, DEFAULT, PROBE_SECONDS)
+        outside = [__file__, tempfile.gettempdir()]
+        reply = self._run({"program": "", "outside": outside}, {}, DEFAULT, PROBE_SECONDS)
         if "report" not in reply.verdict:
             raise RuntimeError(f"the sandbox cannot run a job here: {_reason(reply, DEFAULT)}")
         layers, denied = reply.verdict["report"]
@@ -126,7 +126,7 @@ class _Helper:
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         parts = [
-            {"outside": "", "limits": asdict(limits), **program},
+            {"outside": [], "limits": asdict(limits), **program},
             {"checks": (), "helpers": "", "limits": {**asdict(limits), "file_bytes": 0}, **checks},
         ]
         try:
@@ -173,13 +173,17 @@ def _start_helper(limits: Limits) -> Iterator[_Helper]:
             f"the sandbox needs fork and rlimits, which {sys.platform} lacks; use Linux or macOS"
         )
     wrapped = bubblewrap.wrap(_python(), INSIDE, 2 * limits.disk_bytes + (1 << 20))
-    # the helper removes the folder too, in case that we are killed
-    with tempfile.TemporaryDirectory(prefix="sandbox-", ignore_cleanup_errors=True) as folder:
+    with _folder() if wrapped is None else nullcontext("/") as folder:
         helper = _Helper(folder, wrapped)
         try:
             yield helper
         finally:
             helper.close()
+
+
+def _folder() -> AbstractContextManager[str]:
+    """Make a folder for the jobs; the helper removes it too, in case that we are killed."""
+    return tempfile.TemporaryDirectory(prefix="sandbox-", ignore_cleanup_errors=True)
 
 
 def _python() -> str:

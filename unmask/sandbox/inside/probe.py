@@ -14,11 +14,11 @@ IPC_PRIVATE, IPC_CREATE, IPC_REMOVE = 0, 0o1600, 0
 LIBC = ctypes.CDLL(None, use_errno=True)
 
 
-def denied(outside: str) -> dict[str, bool]:
-    """Return, by name, whether each attempt was denied. `outside` is a file of the caller."""
+def denied(outside: str, folder: str) -> dict[str, bool]:
+    """Return, by name, whether each attempt was denied; with a file and a folder of the caller."""
     attempts: dict[str, Callable[[], object]] = {
         "reading files outside": lambda: Path(outside).read_bytes(),
-        "writing files outside": lambda: Path(outside).write_bytes(b"written by a job"),
+        "writing files outside": lambda: _write(Path(folder)),
         "network": lambda: socket.socket(socket.AF_INET),
         "processes": _fork,
         "signals": lambda: os.kill(os.getppid(), 0),
@@ -44,6 +44,12 @@ def _call(function: Callable[..., int], *args: int | None) -> int:
     if result < 0:
         raise OSError(ctypes.get_errno(), function.__name__)
     return result
+
+
+def _write(folder: Path) -> None:
+    path = folder / f"sandbox-{os.getpid()}"
+    path.touch()
+    path.unlink()
 
 
 def _fork() -> None:

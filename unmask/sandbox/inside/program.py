@@ -52,7 +52,7 @@ def _run(layers: list[str], requests: int, answers: int) -> NoReturn:
         sys.modules["program"] = sys.modules["__main__"] = module
         served = _Objects(vars(module))
         if job["outside"]:
-            served.answer("probe", ([*layers, limits], job["outside"]), {}, [])
+            served.answer("probe", ([*layers, limits], *job["outside"]), {}, [])
         served.serve(job["program"])
     finally:
         leave(0)
@@ -75,7 +75,7 @@ class _Objects:
         self.numbers: dict[int, int] = {}
         self.operations: dict[str, Callable[..., Any]] = {
             "run": lambda source: exec(compile(source, "<program>", "exec", dont_inherit=True, optimize=0), names),
-            "probe": lambda layers, outside: (layers, denied(outside)),
+            "probe": lambda layers, *outside: (layers, denied(*outside)),
             "global": names.__getitem__,
             "call": lambda target, /, *args, **options: target(*args, **options),
             "await": _await,

@@ -1,4 +1,4 @@
-"""Fork a process per job, watch its time and its files, kill and reap; never read a job itself."""
+"""Fork processes for each job, watch its time and its files, kill and reap; never read a job itself."""
 
 from __future__ import annotations
 
@@ -13,44 +13,59 @@ import struct
 import sys
 import time
 from pathlib import Path
+from typing import NoReturn
 
 from unmask.sandbox.inside.checker import READY, run_job
-from unmask.sandbox.inside.confine import adopt_orphans, confine_helper
+from unmask.sandbox.inside.confine import adopt_orphans, confine_helper, die_with_parent
 from unmask.sandbox.inside.preload import import_common
 
 HEADER, REPLY = struct.Struct("<dQ"), struct.Struct("<BiI")  # seconds and bytes of a job; end, status, length
 ENDED, TIMED_OUT, FILLED = range(3)
 LONGEST = 1 << 16
 MOST_ENTRIES = 1000  # files and folders of a job
-LOOK_EVERY = 0.05  # seconds
+LOOK_EVERY = 0.05  # seconds between looks at a job's files
+LOOK_FOR_CALLER = 0.25
 
 
 def serve() -> None:
-    """Serve jobs until the input ends or the caller has died; then remove the folder."""
+    """Serve jobs in a child without rights, until the input ends or the caller has died; remove the folder."""
     folder, caller = os.getcwd(), os.getppid()
+    adopt_orphans()
+    import_common()
+    alive, held = os.pipe()  # closes when the child ends
+    server = os.fork()
+    if server == 0:
+        _serve_jobs(folder)
+    for stream in (0, 1, held):
+        os.close(stream)
+    while not select.select([alive], [], [], LOOK_FOR_CALLER)[0] and os.getppid() == caller:
+        pass
+    status = _kill(server)
+    os.chdir("/")
+    with contextlib.suppress(OSError):  # bubblewrap's folder cannot be removed, and need not be
+        empty(folder)
+        os.rmdir(folder)
+    sys.exit(status if status > 0 else 0)
+
+
+def _serve_jobs(folder: str) -> NoReturn:
+    status = 1
     try:
+        die_with_parent()
         adopt_orphans()
-        import_common()
         layers = confine_helper(folder)
         gc.collect()
-        gc.freeze()  # otherwise a collection in a child would copy every page of the helper
-        while header := _next_job(caller):
-            os.write(1, _run(*header, folder, caller, layers))
+        gc.freeze()  # otherwise a collection in a child would copy every page
+        while len(header := os.read(0, HEADER.size)) == HEADER.size:
+            os.write(1, _run(*HEADER.unpack(header), folder, layers))
+        status = 0
+    except SystemExit as ended:
+        status = 1 if ended.code else 0
     finally:
-        os.chdir("/")
-        with contextlib.suppress(OSError):  # in a container it cannot be removed, and need not be
-            os.rmdir(folder)
+        os._exit(status)
 
 
-def _next_job(caller: int) -> tuple[float, int] | None:
-    while not select.select([0], [], [], 1.0)[0]:
-        if os.getppid() != caller:
-            return None
-    header = os.read(0, HEADER.size)
-    return HEADER.unpack(header) if len(header) == HEADER.size else None
-
-
-def _run(seconds: float, disk: int, folder: str, caller: int, layers: list[str]) -> bytes:
+def _run(seconds: float, disk: int, folder: str, layers: list[str]) -> bytes:
     """Run a job, whose text comes next on standard input; return the reply."""
     reading, writing = os.pipe()
     child = os.fork()
@@ -61,7 +76,7 @@ def _run(seconds: float, disk: int, folder: str, caller: int, layers: list[str])
     try:
         if os.read(reading, 1) != READY:
             sys.exit("a job died before it was read")
-        output, end = _watch(reading, time.monotonic() + seconds, disk, folder, caller)
+        output, end = _watch(reading, time.monotonic() + seconds, disk, folder)
     finally:
         status = _kill(child)
         os.close(reading)
@@ -69,12 +84,12 @@ def _run(seconds: float, disk: int, folder: str, caller: int, layers: list[str])
     return REPLY.pack(end, status, len(output)) + output
 
 
-def _watch(channel: int, deadline: float, disk: int, folder: str, caller: int) -> tuple[bytes, int]:
-    """Return the output of a job, and how it ended. Leave if the caller has died."""
+def _watch(channel: int, deadline: float, disk: int, folder: str) -> tuple[bytes, int]:
+    """Return the output of a job, and how it ended. Leave if the input has ended."""
     output = b""
     while True:
         ready = select.select([channel, 0], [], [], max(0, min(LOOK_EVERY, deadline - time.monotonic())))[0]
-        if 0 in ready or os.getppid() != caller:  # no other job may come now, so the input has ended
+        if 0 in ready:  # no other job may come now
             sys.exit()
         if channel in ready:
             more = os.read(channel, LONGEST)
