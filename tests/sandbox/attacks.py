@@ -32,16 +32,16 @@ LIES = {
         "def f(x): return A()"
     ),
     "a generator": LIAR + "def f(x):\n    yield E()",
-    "a class": "class M(type):\n    __eq__ = lambda c, o: True\nclass A(metaclass=M): pass\ndef f(x): return A",
+    "a class": "class M(type):\n    __eq__ = lambda c, o: True\nclass A(metaclass=M): pass\n"
+    "def f(x): return A",
     "a list of liars": LIAR + "def f(x): return [E()]",
 }
 
 # each looks for the checks, or for the code that judges
 SEARCHES = {
     "the constants of the frames above": (
-        "def f(x):\n"
-        + FRAME
-        + "        for c in frame.f_code.co_consts:\n            if isinstance(c, int) and c == x + 1: return c\n"
+        "def f(x):\n" + FRAME + "        for c in frame.f_code.co_consts:\n"
+        "            if isinstance(c, int) and c == x + 1: return c\n"
         "    return 0"
     ),
     "the globals of the frames above": (
@@ -58,15 +58,19 @@ SEARCHES = {
     "all objects": (
         "import gc\nword = ''.join(['ass', 'ert f('])\ndef texts(o):\n"
         "    return o.values() if type(o) is dict else o if type(o) in (list, tuple) else ()\n"
-        "def f(x):\n    seen = [t for o in gc.get_objects() for t in texts(o) if type(t) is str and word in t and word != t]\n"
+        "def f(x):\n    seen = [t for o in gc.get_objects() for t in texts(o) if type(t) is str and word "
+        "in t and word != t]\n"
         "    return x + 1 if seen else 0"
     ),
     "every descriptor": (
-        "import os\ndef f(x):\n    for fd in range(64):\n        try:\n            os.set_blocking(fd, False)\n"
-        "            if b'assert' in os.read(fd, 1 << 20): return x + 1\n        except OSError: pass\n    return 0"
+        "import os\ndef f(x):\n    for fd in range(64):\n        try:\n"
+        "            os.set_blocking(fd, False)\n"
+        "            if b'assert' in os.read(fd, 1 << 20): return x + 1\n        except OSError: pass\n"
+        "    return 0"
     ),
     "the memory of its parent": (
-        "import os\ndef f(x):\n    with open(f'/proc/{os.getppid()}/mem', 'rb') as m: m.read(1)\n    return x + 1"
+        "import os\ndef f(x):\n    with open(f'/proc/{os.getppid()}/mem', 'rb') as m: m.read(1)\n"
+        "    return x + 1"
     ),
 }
 
@@ -93,7 +97,8 @@ NATIVE = {
         "import sys, os, importlib.machinery, importlib.util\n"
         "from importlib.machinery import ExtensionFileLoader, ModuleSpec\n"
         "folder = next(p for p in sys.path if p.endswith('lib-dynload'))\n"
-        "name = next(n for n in os.listdir(folder) if n.startswith(('_testimport', 'xxlimited', '_crypt', '_dbm')))\n"
+        "name = next(n for n in os.listdir(folder) if n.startswith(('_testimport', 'xxlimited', '_crypt', "
+        "'_dbm')))\n"
         "with open(f'{folder}/{name}', 'rb') as old, open('mine.so', 'wb') as new: new.write(old.read())\n"
         "loader = ExtensionFileLoader(name.split('.')[0], os.path.abspath('mine.so'))\n"
         "loader.create_module(ModuleSpec(loader.name, loader, origin=loader.path))\ndef f(x): return x + 1"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from functools import cache
-from pathlib import Path
 
 import pytest
 
@@ -32,7 +31,9 @@ def batch(programs: tuple[str, ...], checks: tuple[str, ...] = CHECKS) -> dict[s
     outcomes = run_jobs(jobs, Limits(seconds=5))
     assert set(outcomes[1::2]) == {Outcome(True, "passed")}
     return {
-        program: outcome for program, outcome in zip(programs, outcomes[::2], strict=True) if not outcome.passed
+        program: outcome
+        for program, outcome in zip(programs, outcomes[::2], strict=True)
+        if not outcome.passed
     }
 
 
@@ -315,8 +316,6 @@ FORGERIES = {
         "space = {}\nexec('class A:\\n    def __eq__(s, o): return True', space)\n"
         "def f(x): return space['A']()"
     ),
-
-
     "shadows a builtin": "def abs(x): return 0\ndef f(x): return {1: 2, 3: 4}.get(x, 0)",
     "leaves a thread that swaps the checks": (
         "import threading\ndef swap():\n    while 'check' not in globals(): pass\n"

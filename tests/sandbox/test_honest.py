@@ -90,11 +90,13 @@ PROGRAMS = {
     "changes in place": ("def f(x): x.append(1)", "x = []\nf(x)\nassert x == [1]"),
     "changes inside": (
         (
-            "def f(rows, index, names, raw):\n    rows[0].sort(); rows.append({1}); del index['a']; names.add('b')\n"
+            "def f(rows, index, names, raw):\n"
+            "    rows[0].sort(); rows.append({1}); del index['a']; names.add('b')\n"
             "    raw[0] = 7\n    return rows"
         ),
         (
-            "inner, index, names, raw = [3, 1], {'a': 1, 'b': {}}, {'a'}, bytearray(b'xy')\nrows = [inner, inner]\n"
+            "inner, index, names, raw = [3, 1], {'a': 1, 'b': {}}, {'a'}, bytearray(b'xy')\n"
+            "rows = [inner, inner]\n"
             "result = f(rows, index, names=names, raw=raw)\n"
             "assert result is rows and rows == [[1, 3], [1, 3], {1}] and rows[0] is inner is rows[1]\n"
             "assert index == {'b': {}} and names == {'a', 'b'} and raw == b'\\x07y'"
@@ -120,8 +122,10 @@ PROGRAMS = {
         "def f(*x, **y): return x, y",
         (
             "import fractions, decimal, collections\n"
-            "x = ['\\ud800', b'\\xff', {1: (2,)}, {3}, frozenset({4}), range(5), fractions.Fraction(1, 3), [],\n"
-            "     decimal.Decimal('0.1'), collections.deque([1], 3)]\nassert f(*x, y=x) == (tuple(x), {'y': x})"
+            "x = ['\\ud800', b'\\xff', {1: (2,)}, {3}, frozenset({4}), range(5), fractions.Fraction(1, 3), "
+            "[],\n"
+            "     decimal.Decimal('0.1'), collections.deque([1], 3)]\n"
+            "assert f(*x, y=x) == (tuple(x), {'y': x})"
         ),
     ),
     "a tree of its own class": (
@@ -129,11 +133,15 @@ PROGRAMS = {
             "class Node:\n    def __init__(self, x): self.x, self.left = x, None\n"
             "def depth(node): return 0 if node is None else 1 + depth(node.left)"
         ),
-        "root = Node(1)\nroot.left = Node(2)\nroot.left.left = Node(3)\nassert depth(root) == 3\nassert root.left.x == 2",
+        (
+            "root = Node(1)\nroot.left = Node(2)\nroot.left.left = Node(3)\nassert depth(root) == 3\n"
+            "assert root.left.x == 2"
+        ),
     ),
     "an object with a state": (
         (
-            "class Stack:\n    def __init__(self): self.items = []\n    def push(self, x): self.items.append(x)\n"
+            "class Stack:\n    def __init__(self): self.items = []\n"
+            "    def push(self, x): self.items.append(x)\n"
             "    def pop(self): return self.items.pop()\n    def __len__(self): return len(self.items)\n"
             "    def __getitem__(self, n): return self.items[n]"
         ),
@@ -150,18 +158,26 @@ PROGRAMS = {
     "exceptions": (
         (
             "class Bad(ValueError): pass\nclass Worse(Bad): pass\n"
-            "def f(x):\n    if x == 1: raise Worse('one')\n    if x == 2: raise UnicodeDecodeError('a', b'', 0, 1, 'b')\n"
+            "def f(x):\n    if x == 1: raise Worse('one')\n"
+            "    if x == 2: raise UnicodeDecodeError('a', b'', 0, 1, 'b')\n"
             "    return {}[x]"
         ),
         (
             "for x, kind in ((1, Worse), (1, Bad), (1, ValueError), (2, UnicodeError), (3, KeyError)):\n"
-            "    try: f(x)\n    except kind as error: assert x != 1 or str(error) == 'one'\n    else: assert False"
+            "    try: f(x)\n    except kind as error: assert x != 1 or str(error) == 'one'\n"
+            "    else: assert False"
         ),
     ),
     "a global that changes": ("calls = []\ndef f(x): calls.append(x)", "f(1)\nf(2)"),
-    "a module of its own": ("import sys\ndef f(x): return sys.getsizeof(x)", "assert f((1,)) == sys.getsizeof((1,))"),
+    "a module of its own": (
+        "import sys\ndef f(x): return sys.getsizeof(x)",
+        "assert f((1,)) == sys.getsizeof((1,))",
+    ),
     "a thread that does not end": (
-        "import threading, time\nthreading.Thread(target=time.sleep, args=(99,), daemon=True).start()\ndef f(x): return x",
+        (
+            "import threading, time\nthreading.Thread(target=time.sleep, args=(99,), daemon=True).start()\n"
+            "def f(x): return x"
+        ),
         "assert f(1) == 1",
     ),
     "files of its own": (

@@ -107,7 +107,9 @@ def test_all_attacks_fail_as_an_ordinary_user(own, tmp_path):
         code.chmod(0o755)
         done = subprocess.run(
             [python, "-c", ALONE.format(unmask=str(code), own=own) + ATTACKED],
-            input=json.dumps([*((program, attacks.CHECKS) for program in ALL), (HONEST.program, HONEST.checks)]),
+            input=json.dumps(
+                [*((program, attacks.CHECKS) for program in ALL), (HONEST.program, HONEST.checks)]
+            ),
             capture_output=True,
             text=True,
             user=65534,

@@ -21,6 +21,7 @@ from unmask.evals.batches import EvalBatch
 from unmask.evals.manifest import Manifest, differences
 from unmask.evals.records import RECORDS, Record, Timing, prompt_hash, read_lines, to_line
 
+LATER = " | resumed with "  # between the isolations of a run
 MANIFEST, TIMINGS, SUMMARY, LOCK = "run.json", "timings.jsonl", "summary.json", ".lock"
 
 
@@ -52,7 +53,17 @@ class RunFolder:
             write_json(self.path / MANIFEST, asdict(manifest))
             return manifest
         self._refuse(stored, manifest)
-        return stored
+        return self._note_isolation(stored, manifest)
+
+    def _note_isolation(self, stored: Manifest, new: Manifest) -> Manifest:
+        """Store if the rest of the run isolates its programs in another way."""
+        earlier, now = (str(one.environment.get("isolation", "")) for one in (stored, new))
+        if not now or now in earlier.split(LATER):
+            return stored
+        environment = {**stored.environment, "isolation": earlier + LATER + now}
+        noted = Manifest(configuration=stored.configuration, environment=environment)
+        write_json(self.path / MANIFEST, asdict(noted))
+        return noted
 
     def _refuse(self, stored: Manifest, new: Manifest) -> None:
         changes = differences(stored.configuration, new.configuration)

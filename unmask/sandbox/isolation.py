@@ -26,9 +26,9 @@ class Unprotected(ValueError):
 
     def __init__(self, isolation: Isolation) -> None:
         super().__init__(
-            f"generated programs would run without isolation here: {', '.join(isolation.allowed)} not denied; "
-            "use Linux 5.13 or later with seccomp and Landlock, or install bubblewrap, "
-            "or run them all the same with --unsafe-code"
+            "generated programs would run without isolation here, because nothing denies them "
+            f"{', '.join(isolation.allowed)}; use Linux 5.13 or later with seccomp and Landlock, "
+            f"or install bubblewrap, or run them all the same with --unsafe-code or {UNSAFE}=1"
         )
         self.isolation = isolation
 

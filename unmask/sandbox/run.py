@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass
@@ -121,7 +121,7 @@ class _Helper:
         return PASSED if passed else Outcome(False, _reason(reply, limits))
 
     def _run(
-        self, program: dict[str, object], checks: dict[str, object], limits: Limits, seconds: float
+        self, program: Mapping[str, object], checks: Mapping[str, object], limits: Limits, seconds: float
     ) -> Reply:
         assert self.process.stdin is not None
         assert self.process.stdout is not None
@@ -129,8 +129,9 @@ class _Helper:
             {"outside": [], "limits": asdict(limits), **program},
             {"checks": (), "helpers": "", "limits": {**asdict(limits), "file_bytes": 0}, **checks},
         ]
+        header = HEADER.pack(seconds, limits.disk_bytes)
         try:
-            _write_all(self.process.stdin, HEADER.pack(seconds, limits.disk_bytes) + b"".join(map(_message, parts)))
+            _write_all(self.process.stdin, header + b"".join(map(_message, parts)))
             end, status, length = REPLY.unpack(_read_all(self.process.stdout, REPLY.size))
             output = _read_all(self.process.stdout, length)
         except (BrokenPipeError, EOFError):

@@ -11,6 +11,7 @@ from unmask.training.tasks import Item, get_task, test_items
 
 VERSION = 1
 CANVAS = 128
+RUN = ("mini-humaneval", "mini-mbpp")  # answers are programs
 
 
 def tasks(name: str) -> dict[str, Task]:
@@ -22,6 +23,7 @@ def tasks(name: str) -> dict[str, Task]:
         load=partial(_load, name),
         score=partial(_score, name),
         max_new_tokens=CANVAS,
+        runs_programs=name in RUN,
     )
     return {task.protocol: task}
 

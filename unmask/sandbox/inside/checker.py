@@ -97,7 +97,9 @@ def _free_names(sources: Sequence[str]) -> set[str]:
     used, defined = set[str](), set[str]()
     for number, source in enumerate(sources):
         top = symtable.symtable(source, f"<check {number}>" if number else "<helpers>", "exec")
-        defined |= {symbol.get_name() for symbol in top.get_symbols() if symbol.is_assigned() or symbol.is_imported()}
+        defined |= {
+            symbol.get_name() for symbol in top.get_symbols() if symbol.is_assigned() or symbol.is_imported()
+        }
         used.update(_global_names(top))
     free = used - defined
     return {name for name in free if not hasattr(builtins, name)} or free

@@ -74,7 +74,9 @@ class _Objects:
         self.objects: list[Any] = []
         self.numbers: dict[int, int] = {}
         self.operations: dict[str, Callable[..., Any]] = {
-            "run": lambda source: exec(compile(source, "<program>", "exec", dont_inherit=True, optimize=0), names),
+            "run": lambda source: exec(
+                compile(source, "<program>", "exec", dont_inherit=True, optimize=0), names
+            ),
             "probe": lambda layers, *outside: (layers, denied(*outside)),
             "global": names.__getitem__,
             "call": lambda target, /, *args, **options: target(*args, **options),
@@ -90,8 +92,11 @@ class _Objects:
         self.answer("run", (source,), {}, [])
         while True:
             containers: list[Any] = []
-            request = Decoder(pipes.receive(REQUESTS), lambda at: self.objects[at.number], containers).decode()
-            self.answer(*request, containers)
+            request = Decoder(
+                pipes.receive(REQUESTS), lambda at: self.objects[at.number], containers
+            ).decode()
+            operation, args, options = request
+            self.answer(operation, args, options, containers)
 
     def answer(self, operation: str, args: Any, options: Any, containers: list[Any]) -> None:
         """Do something, and send the result or the exception, and the containers that changed."""

@@ -1,4 +1,4 @@
-"""The program's objects as the checks see them. Runs beside the checks, in another process than the program."""
+"""The program's objects as the checks see them, from another process than the program's."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Any, NoReturn
 
 from unmask.sandbox.inside import pipes
 from unmask.sandbox.inside.plain import LARGEST, Decoder, Encoder, NotPlain, Reference, refill
-
 
 MOST_BASES = 50  # of an exception's class
 
@@ -184,7 +183,9 @@ class Remote:
 
     def _compared(self, operation: str, other: object) -> Any:
         if type(other) is not Remote:
-            self._link.refuse(f"not plain data: an object of the program was compared with {type(other).__name__}")
+            self._link.refuse(
+                f"not plain data: an object of the program was compared with {type(other).__name__}"
+            )
         return self._link.ask(operation, self, other)
 
 
@@ -206,5 +207,3 @@ def _builtin(name: str) -> type[BaseException] | None:
 
 async def _coroutine(remote: Remote) -> Any:
     return remote._link.ask("await", remote)
-
-

@@ -28,7 +28,7 @@ LOOK_FOR_CALLER = 0.25
 
 
 def serve() -> None:
-    """Serve jobs in a child without rights, until the input ends or the caller has died; remove the folder."""
+    """Serve jobs in a child without rights until the input ends or the caller dies; remove the folder."""
     folder, caller = os.getcwd(), os.getppid()
     adopt_orphans()
     import_common()
@@ -57,7 +57,8 @@ def _serve_jobs(folder: str) -> NoReturn:
         gc.collect()
         gc.freeze()  # otherwise a collection in a child would copy every page
         while len(header := os.read(0, HEADER.size)) == HEADER.size:
-            os.write(1, _run(*HEADER.unpack(header), folder, layers))
+            seconds, disk = HEADER.unpack(header)
+            os.write(1, _run(seconds, disk, folder, layers))
         status = 0
     except SystemExit as ended:
         status = 1 if ended.code else 0
@@ -132,7 +133,9 @@ def holds_more(folder: str, most_bytes: int) -> bool:
         try:
             for entry in os.scandir(waiting.pop()):
                 entries += 1
-                size += entry.stat(follow_symlinks=False).st_size if entry.is_file(follow_symlinks=False) else 0
+                size += (
+                    entry.stat(follow_symlinks=False).st_size if entry.is_file(follow_symlinks=False) else 0
+                )
                 if entries > MOST_ENTRIES or size > most_bytes:
                     return True
                 if entry.is_dir(follow_symlinks=False):
