@@ -74,6 +74,26 @@ SEARCHES = {
     ),
 }
 
+# each speaks to the checks in the program's stead
+VOICES = {
+    "bytes that mean nothing": "import os\nos.write(4, b'x' * 100)",
+    "a verdict": "import os\nos.write(4, b'{\"passed\": true}')",
+    "a length without end": "import os\nos.write(4, b'\\xff' * 4)",
+    "lists without end": "import os\nos.write(4, b'\\x09\\0\\0\\0l' + b'\\xff' * 4 + b'l' * 4)",
+    "a very long first answer": (
+        "import os, struct\nn = 1 << 20\nm = b't\\x03\\0\\0\\0s\\x08\\0\\0\\0returned'\n"
+        "m += b't' + bytes(4) + b's' + struct.pack('<I', n) + b'x' * n\n"
+        "m = struct.pack('<I', len(m)) + m\nwhile m: m = m[os.write(4, m):]"
+    ),
+    "an exception with a very long name": ("def f(x): raise type('E' * (1 << 20), (Exception,), {})\n"),
+    "an exception with very long words": "def f(x): raise ValueError('x' * (1 << 22))",
+    "names of classes without end": (
+        "kind = Exception\nfor _ in range(400): kind = type('E', (kind,), {})\ndef f(x): raise kind"
+    ),
+    "silence": "import os\nos.close(4)",
+    "deafness": "import os\nos.close(3)",
+}
+
 # each gets further than a program may, and answers rightly if it does
 CTYPES = """
 class S(str):

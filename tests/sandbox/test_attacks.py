@@ -28,7 +28,7 @@ def attack(program: str, checks: tuple[str, ...] = CHECKS, limits: Limits = SHOR
 def batch(programs: tuple[str, ...], checks: tuple[str, ...] = CHECKS) -> dict[str, Outcome]:
     """Run programs by one helper, each followed by an honest neighbour; return the outcomes that failed."""
     jobs = [job for program in programs for job in (Job(program, checks), HONEST)]
-    outcomes = run_jobs(jobs, Limits(seconds=5))
+    outcomes = run_jobs(jobs, Limits(seconds=2))
     assert set(outcomes[1::2]) == {Outcome(True, "passed")}
     return {
         program: outcome
@@ -60,7 +60,8 @@ ENDLESS = {
 
 @pytest.mark.parametrize("program", ENDLESS.values(), ids=ENDLESS.keys())
 def test_a_program_without_an_end_is_stopped(program):
-    assert attack(program).reason == "timed out after 0.7 s"
+    closed = "closerange" in program
+    assert attack(program).reason == ("exited before the tests ended" if closed else "timed out after 0.7 s")
 
 
 def test_processor_time_ends_a_program_before_the_clock_does():
@@ -322,6 +323,7 @@ FORGERIES = {
         "    globals()['check'] = lambda g: None\nthreading.Thread(target=swap, daemon=True).start()\n"
     ),
     **attacks.SEARCHES,
+    **attacks.VOICES,
 }
 DECISIVE = (*CHECKS, "assert abs(f(2) - 3) < 1", "def check(g): assert g(1) == 2", "check(f)")
 

@@ -41,10 +41,20 @@ def test_isolation_reports_what_a_job_saw_denied():
     assert ("bubblewrap" in str(seen)) == (shutil.which("bwrap") is not None)
 
 
+def test_a_bubblewrap_that_does_not_work_is_not_used(tmp_path, monkeypatch):
+    """As in a container without user namespaces."""
+    broken = tmp_path / "bwrap"
+    broken.write_text("#!/bin/sh\nexit 1\n")
+    broken.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert "bubblewrap" not in str(isolation())
+    assert isolation().allowed == ()
+
+
 def test_without_bubblewrap_all_attacks_fail(no_bubblewrap):
     assert "bubblewrap" not in str(isolation())
     assert all(name in str(isolation()) for name in ("Landlock", "seccomp"))
-    outcomes = run_jobs([*(Job(program, attacks.CHECKS) for program in ALL), HONEST], Limits(seconds=5))
+    outcomes = run_jobs([*(Job(program, attacks.CHECKS) for program in ALL), HONEST], Limits(seconds=2))
     assert [outcome.passed for outcome in outcomes] == [False] * len(ALL) + [True]
 
 
@@ -75,7 +85,7 @@ if {own!r}:
 UNMASK = Path(run.__file__).parents[1]
 ATTACKED = """
 jobs = [Job(program, tuple(checks)) for program, checks in json.load(sys.stdin)]
-outcomes = run_jobs(jobs, Limits(seconds=5)) if jobs else []
+outcomes = run_jobs(jobs, Limits(seconds=2)) if jobs else []
 print(json.dumps([str(isolation()), list(isolation().allowed), [outcome.passed for outcome in outcomes]]))
 """
 

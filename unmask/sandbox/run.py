@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -102,7 +102,7 @@ class _Helper:
     def probe(self) -> Isolation:
         """Return what a job sees denied."""
         outside = [__file__, tempfile.gettempdir()]
-        reply = self._run({"program": "", "outside": outside}, {}, DEFAULT, PROBE_SECONDS)
+        reply = self._run({"program": "", "outside": outside}, {"probe": True}, DEFAULT, PROBE_SECONDS)
         if "report" not in reply.verdict:
             raise RuntimeError(f"the sandbox cannot run a job here: {_reason(reply, DEFAULT)}")
         layers, denied = reply.verdict["report"]
@@ -127,7 +127,13 @@ class _Helper:
         assert self.process.stdout is not None
         parts = [
             {"outside": [], "limits": asdict(limits), **program},
-            {"checks": (), "helpers": "", "limits": {**asdict(limits), "file_bytes": 0}, **checks},
+            {
+                "checks": (),
+                "helpers": "",
+                "probe": False,
+                "limits": asdict(replace(limits, file_bytes=0)),
+                **checks,
+            },
         ]
         header = HEADER.pack(seconds, limits.disk_bytes)
         try:

@@ -9,6 +9,7 @@ import os
 import random
 import symtable
 import sys
+import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -22,6 +23,7 @@ from unmask.sandbox.inside.remote import Link, Refused, Remote, is_module
 
 READY = b"."  # sent first: the job was read, the clock may start
 FRAMES = 10_000
+LOOKS = 20  # at a process that should have ended
 LONGEST_WORDS = 1000
 Step = tuple[str, Callable[[], object]]  # label for errors, and action
 
@@ -39,7 +41,7 @@ def run_job(channel: int, layers: list[str]) -> NoReturn:
         random.seed()  # the program has a copy of the state
         os.chdir("/")  # nothing that the program writes is here
         sys.setrecursionlimit(FRAMES)
-        os.write(channel, json.dumps(_judge(job, link, child)).encode())
+        os.write(channel, json.dumps(_judge(job, link, child)).encode())  # short, so it is written at once
     finally:
         leave(0)
 
@@ -64,12 +66,24 @@ def _judge(job: Mapping[str, Any], link: Link, child: int) -> dict[str, Any]:
     except MemoryError:
         return {"memory": True}
     except Refused:
-        return {"error": f"{link.problem} ({label})"}
+        return {"error": f"{link.problem[:LONGEST_WORDS]} ({label})"}
     except BaseException as error:  # any exception is a failure
         return {"error": _describe(error, label)}
     if link.closed:
-        return {"status": os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])}
-    return {"error": link.problem} if link.problem else {"passed": True, "report": report}
+        return {"status": _exit_code(child)}
+    if link.problem:
+        return {"error": link.problem[:LONGEST_WORDS]}
+    return {"passed": True, **({"report": report} if job["probe"] else {})}
+
+
+def _exit_code(child: int) -> int:
+    """Return the exit code of the program's process; 0 if it has only closed its pipes."""
+    for _ in range(LOOKS):
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.01)
+    return 0
 
 
 def _check_steps(helpers: str, checks: Sequence[str], wanted: set[str], link: Link) -> list[Step]:
@@ -129,7 +143,7 @@ def _take_names(wanted: set[str], names: dict[str, Any], link: Link) -> None:
 
 def _describe(error: BaseException, label: str) -> str:
     try:
-        words = f": {error}"[:LONGEST_WORDS] if str(error) else ""
+        words = f": {error}" if str(error) else ""
     except BaseException:  # an object of the program in it
         words = ""
-    return f"{type(error).__name__}{words}" + (f" ({label})" if label else "")
+    return f"{type(error).__name__}{words}"[:LONGEST_WORDS] + (f" ({label})" if label else "")
