@@ -157,5 +157,8 @@ FILLS = {
     "many files": "number = 0\nwhile True:\n    open(str(number), 'w').write('x'); number += 1",
     "many folders": "import os\nnumber = 0\nwhile True:\n    os.mkdir(str(number)); number += 1",
     "folders in folders": "import os\nwhile True:\n    os.mkdir('d'); os.chdir('d')",
-    "closed folders": "import os\nwhile True:\n    os.mkdir('d', 0o700); os.mkdir('e', 0); os.chdir('d')",
 }
+LITTER = (  # hard to remove
+    "import os\nfor _ in range(60):\n    os.mkdir('d'); os.mkdir('e', 0); os.chdir('d')\n"
+    "os.chmod = os.rmdir = None\ndef f(x): return 0"
+)

@@ -271,7 +271,7 @@ def test_data_that_cannot_cross_fails_the_program(program, check):
     assert run_jobs([Job(program, (check,))])[0].reason.startswith("failed: not plain data")
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(st.lists(st.text(max_size=30), max_size=8))
 def test_any_text_gets_an_outcome(programs):
     outcomes = run_jobs([Job(program, ("assert False",)) for program in programs])

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from unmask.sandbox.inside.plain import Decoder, Encoder, NotPlain, Reference
 
-few = settings(max_examples=30, deadline=None)
+few = settings(max_examples=20, deadline=None)
 SCALARS = st.one_of(
     st.none(),
     st.booleans(),
@@ -36,6 +36,7 @@ VALUES = st.recursive(
         st.sets(SCALARS),
         st.frozensets(SCALARS),
     ),
+    max_leaves=8,
 )
 
 

@@ -26,7 +26,8 @@ ALL = [
     *attacks.LIES.values(),
     *attacks.SEARCHES.values(),
     *attacks.NATIVE.values(),
-    *(attacks.FILLS[name] for name in ("many databases", "folders in folders", "closed folders")),
+    attacks.FILLS["many databases"],
+    attacks.LITTER,
     *(f"import os, signal, resource\n{call}\n{WRONG}" for call in HARMLESS),
     *(f"import socket\n{call}\n{WRONG}" for call in NETWORK.values()),
 ]

@@ -125,15 +125,10 @@ class _Helper:
     ) -> Reply:
         assert self.process.stdin is not None
         assert self.process.stdout is not None
+        no_files = asdict(replace(limits, file_bytes=0))
         parts = [
             {"outside": [], "limits": asdict(limits), **program},
-            {
-                "checks": (),
-                "helpers": "",
-                "probe": False,
-                "limits": asdict(replace(limits, file_bytes=0)),
-                **checks,
-            },
+            {"checks": (), "helpers": "", "probe": False, "limits": no_files, **checks},
         ]
         header = HEADER.pack(seconds, limits.disk_bytes)
         try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -82,11 +81,5 @@ def _score(
 
 
 def _helpers(sample: Sample) -> str:
-    """Return the prompt without the function to complete: the tests use its other functions."""
-    try:
-        tree = ast.parse(sample.meta["prompt"])
-    except SyntaxError:
-        return ""
-    entry = sample.meta["entry_point"]
-    others = [node for node in tree.body if not isinstance(node, ast.FunctionDef) or node.name != entry]
-    return ast.unparse(ast.Module(others, []))
+    """Return the prompt before the function to complete: the tests use the functions there."""
+    return str(sample.meta["prompt"].rpartition(f"def {sample.meta['entry_point']}(")[0])

@@ -34,7 +34,8 @@ def run_job(channel: int, layers: list[str]) -> NoReturn:
     try:
         os.setsid()
         die_with_parent()
-        child, link = start_program(layers)  # before the checks are read: it must not have them
+        program = json.loads(pipes.receive(0))
+        child, link = start_program(program, layers)  # before the checks are read: it must not have them
         job = json.loads(pipes.receive(0))
         pipes.leave_streams()
         os.write(channel, READY)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import operator
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import CoroutineType, ModuleType
 from typing import Any, NoReturn
 
@@ -19,32 +18,27 @@ from unmask.sandbox.inside.remote import Link
 
 REQUESTS, ANSWERS = 3, 4  # the only descriptors of the program's process, but for /dev/null
 
-READY = b"."  # sent first: the program was read
 LONGEST_WORDS = 1000
 
 
-def start_program(layers: list[str]) -> tuple[int, Link]:
-    """Start a process for the program that comes next on standard input; return its id and the link to it."""
+def start_program(job: Mapping[str, Any], layers: list[str]) -> tuple[int, Link]:
+    """Start a process for a program; return its id and the link to it."""
     (requests, asking), (answering, answers) = os.pipe(), os.pipe()
     child = os.fork()
     if child == 0:
-        _run(layers, requests, answers)
+        _run(job, layers, requests, answers)
     os.close(requests)
     os.close(answers)
-    if os.read(answering, 1) != READY:
-        raise pipes.Closed
     return child, Link(answering, asking)
 
 
-def _run(layers: list[str], requests: int, answers: int) -> NoReturn:
+def _run(job: Mapping[str, Any], layers: list[str], requests: int, answers: int) -> NoReturn:
     """Drop all rights, run the program, answer the requests of the checks, and exit with them."""
     leave = os._exit
     try:
         die_with_parent()
-        job = json.loads(pipes.receive(0))
         _keep_only(requests, answers)
         pipes.leave_streams()
-        os.write(ANSWERS, READY)
         os.environ["TMPDIR"] = os.getcwd()
         import_extensions(job["program"])
         limits = confine_job(job["limits"])
