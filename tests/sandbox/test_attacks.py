@@ -29,7 +29,7 @@ def attack(program: str, checks: tuple[str, ...] = CHECKS, limits: Limits = SHOR
 def batch(programs: tuple[str, ...], checks: tuple[str, ...] = CHECKS) -> dict[str, Outcome]:
     """Run programs by one helper, each followed by an honest neighbour; return the outcomes that failed."""
     jobs = [job for program in programs for job in (Job(program, checks), HONEST)]
-    outcomes = run_jobs(jobs, Limits(seconds=2))
+    outcomes = run_jobs(jobs, Limits(seconds=1))
     assert set(outcomes[1::2]) == {Outcome(True, "passed")}
     return {
         program: outcome
