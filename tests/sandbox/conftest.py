@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from unmask.sandbox import bubblewrap
+
 
 def children() -> set[str]:
     found = set()
@@ -32,3 +34,9 @@ def _leaves_nothing_behind(tmp_path_factory, monkeypatch):
     assert list(folder.iterdir()) == []
     assert not linux or children() == before
     assert os.getcwd()
+
+
+@pytest.fixture
+def no_bubblewrap(monkeypatch):
+    """Leaves only our own layers."""
+    monkeypatch.setattr(bubblewrap, "wrap", lambda *given: None)

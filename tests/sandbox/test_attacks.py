@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from pathlib import Path
+from functools import cache
 
 import pytest
 
-from unmask.sandbox import Job, Limits, Outcome, isolation, run_jobs
+from tests.sandbox import attacks
+from tests.sandbox.attacks import WRONG
+from unmask.sandbox import Job, Limits, Outcome, run_jobs
 
 HONEST = Job("def f(x):\n    return x + 1", ("assert f(1) == 2",))
-WRONG = "def f(x):\n    return 0\n"  # fails CHECKS unless an attack works
 CHECKS = ("import math", "assert f(1) == 2", "assert math.isclose(f(2), 3)", "assert f(3) == 4")
 SHORT = Limits(seconds=0.7)
 linux = pytest.mark.skipif(sys.platform != "linux", reason="held by the Linux kernel")
@@ -21,6 +23,19 @@ def attack(program: str, checks: tuple[str, ...] = CHECKS, limits: Limits = SHOR
     assert neighbour == Outcome(True, "passed")
     assert not outcome.passed
     return outcome
+
+
+@cache
+def batch(programs: tuple[str, ...], checks: tuple[str, ...] = CHECKS) -> dict[str, Outcome]:
+    """Run programs by one helper, each followed by an honest neighbour; return the outcomes that failed."""
+    jobs = [job for program in programs for job in (Job(program, checks), HONEST)]
+    outcomes = run_jobs(jobs, Limits(seconds=1))
+    assert set(outcomes[1::2]) == {Outcome(True, "passed")}
+    return {
+        program: outcome
+        for program, outcome in zip(programs, outcomes[::2], strict=True)
+        if not outcome.passed
+    }
 
 
 ENDLESS = {
@@ -46,9 +61,8 @@ ENDLESS = {
 
 @pytest.mark.parametrize("program", ENDLESS.values(), ids=ENDLESS.keys())
 def test_a_program_without_an_end_is_stopped(program):
-    outcome = attack(program)
     closed = "closerange" in program
-    assert outcome.reason == ("killed by SIGKILL" if closed else "timed out after 0.7 s")
+    assert attack(program).reason == ("exited before the tests ended" if closed else "timed out after 0.7 s")
 
 
 def test_processor_time_ends_a_program_before_the_clock_does():
@@ -97,13 +111,20 @@ EARLY = {
 
 @pytest.mark.parametrize("program", EARLY.values(), ids=EARLY.keys())
 def test_leaving_before_the_checks_end_is_a_failure(program):
-    assert attack(program).reason in ("exited before the tests ended", "failed: EOFError (the program)")
+    outcome = batch(tuple(EARLY.values()))[program]
+    assert outcome.reason in ("exited before the tests ended", "failed: EOFError (the program)")
 
 
-@pytest.mark.parametrize("error", ["KeyboardInterrupt", "GeneratorExit", "StopIteration", "BaseException"])
-@pytest.mark.parametrize("where", ["{}", "def f(x): {}"])
-def test_any_exception_is_a_failure(error, where):
-    assert attack(where.format(f"raise {error}")).reason.startswith(f"failed: {error}")
+RAISING = {
+    where.format(f"raise {error}"): error
+    for error in ("KeyboardInterrupt", "GeneratorExit", "StopIteration", "BaseException")
+    for where in ("{}", "def f(x): {}")
+}
+
+
+@pytest.mark.parametrize("program", RAISING)
+def test_any_exception_is_a_failure(program):
+    assert batch(tuple(RAISING))[program].reason.startswith(f"failed: {RAISING[program]}")
 
 
 PROCESSES = {
@@ -122,7 +143,7 @@ PROCESSES = {
 
 @pytest.mark.parametrize("program", PROCESSES.values(), ids=PROCESSES.keys())
 def test_no_process_can_be_started(program):
-    attack(WRONG + program)
+    assert WRONG + program in batch(tuple(WRONG + one for one in PROCESSES.values()))
 
 
 def test_threads_without_end_harm_nobody():
@@ -150,7 +171,8 @@ KILLS = {
 @linux
 @pytest.mark.parametrize("call", KILLS.values(), ids=KILLS.keys())
 def test_nobody_else_can_be_signalled_or_slowed(call):
-    assert "PermissionError" in attack(f"import os, signal, resource\n{call}\n" + WRONG).reason
+    programs = {one: f"import os, signal, resource\n{one}\n" + WRONG for one in KILLS.values()}
+    assert "PermissionError" in batch(tuple(programs.values()))[programs[call]].reason
 
 
 NETWORK = {
@@ -166,8 +188,9 @@ NETWORK = {
 @linux
 @pytest.mark.parametrize("call", NETWORK.values(), ids=NETWORK.keys())
 def test_there_is_no_network(call):
-    reason = attack(f"import socket\n{call}\n" + WRONG).reason
-    assert "PermissionError" in reason or "Operation not permitted" in reason or "denies" in reason
+    programs = {one: f"import socket\n{one}\n" + WRONG for one in NETWORK.values()}
+    reason = batch(tuple(programs.values()))[programs[call]].reason
+    assert "PermissionError" in reason or "Operation not permitted" in reason
 
 
 FILES = {
@@ -191,36 +214,49 @@ FILES = {
 }
 
 
+@pytest.fixture(scope="module")
+def precious(tmp_path_factory):
+    """Run every attack on a file of its own; return the attacks' files and outcomes."""
+    paths = {call: tmp_path_factory.mktemp("outside") / "precious" for call in FILES.values()}
+    for path in paths.values():
+        path.write_text("text")
+        os.utime(path, (1, 1))
+    programs = {
+        call: "import os\n" + call.format(path=str(path)) + "\n" + WRONG for call, path in paths.items()
+    }
+    outcomes = batch(tuple(programs.values()))
+    return {call: (paths[call], outcomes[programs[call]]) for call in paths}
+
+
 @linux
 @pytest.mark.parametrize("call", FILES.values(), ids=FILES.keys())
-def test_nothing_outside_its_folder_can_be_changed(call, tmp_path):
-    path = tmp_path / "precious"
-    path.write_text("text")
-    before = path.stat()
-    reason = attack("import os\n" + call.format(path=str(path)) + "\n" + WRONG).reason
-    assert "AssertionError" not in reason  # the attack itself failed
+def test_nothing_outside_its_folder_can_be_changed(call, precious):
+    path, outcome = precious[call]
+    assert "AssertionError" not in outcome.reason  # the attack itself failed
     assert path.read_text() == "text"
-    assert path.stat().st_mode == before.st_mode
-    assert path.stat().st_mtime_ns == before.st_mtime_ns
-    assert list(tmp_path.iterdir()) == [path]
+    assert (path.stat().st_mode & 0o200, path.stat().st_mtime) == (0o200, 1)
+    assert list(path.parent.iterdir()) == [path]
+
+
+READ = [__file__, "/etc/passwd", "/proc/self/mem", "/proc/self/environ"]
 
 
 @linux
-def test_files_outside_the_libraries_cannot_be_read():
-    for path in (Path(__file__), Path("/etc/passwd"), Path("/proc/self/mem"), Path("/proc/self/environ")):
-        assert "PermissionError" in attack(f"open({str(path)!r}, 'rb').read(1)\n" + WRONG).reason
+@pytest.mark.parametrize("path", READ)
+def test_files_outside_the_libraries_cannot_be_read(path):
+    programs = {one: f"open({one!r}, 'rb').read(1)\n" + WRONG for one in READ}
+    reason = batch(tuple(programs.values()))[programs[path]].reason
+    assert "PermissionError" in reason or "FileNotFoundError" in reason
 
 
-@pytest.mark.parametrize(
-    "program",
-    [
-        "with open('x', 'w') as file:\n    while True: file.write('x' * 10000)",
-        "number = 0\nwhile True:\n    open(str(number), 'w').write('x'); number += 1",
-        "import os\nnumber = 0\nwhile True:\n    os.mkdir(str(number)); number += 1",
-        "held = []\nwhile True: held.append(open('/dev/null'))",
-    ],
-    ids=["one long file", "many files", "many folders", "many open files"],
-)
+ENDLESS_FILES = {
+    **attacks.FILLS,
+    "one long file": "with open('x', 'w') as file:\n    while True: file.write('x' * 10000)",
+    "many open files": "held = []\nwhile True: held.append(open('/dev/null'))",
+}
+
+
+@pytest.mark.parametrize("program", ENDLESS_FILES.values(), ids=ENDLESS_FILES.keys())
 def test_files_without_an_end_are_refused(program):
     assert "timed out" not in attack(program, limits=Limits(seconds=20)).reason
 
@@ -296,22 +332,37 @@ FORGERIES = {
         "space = {}\nexec('class A:\\n    def __eq__(s, o): return True', space)\n"
         "def f(x): return space['A']()"
     ),
+    "shadows a builtin": "def abs(x): return 0\ndef f(x): return {1: 2, 3: 4}.get(x, 0)",
+    "leaves a thread that swaps the checks": (
+        "import threading\ndef swap():\n    while 'check' not in globals(): pass\n"
+        "    globals()['check'] = lambda g: None\nthreading.Thread(target=swap, daemon=True).start()\n"
+    ),
+    **attacks.SEARCHES,
+    **attacks.VOICES,
 }
+DECISIVE = (*CHECKS, "assert abs(f(2) - 3) < 1", "def check(g): assert g(1) == 2", "check(f)")
 
 
 @pytest.mark.parametrize("program", FORGERIES.values(), ids=FORGERIES.keys())
-def test_no_plain_trick_wins_a_verdict(program):
-    attack(program if "def f" in program else WRONG + program)
+def test_no_trick_wins_a_verdict(program):
+    programs = {one: one if "def f" in one else WRONG + one for one in FORGERIES.values()}
+    assert programs[program] in batch(tuple(programs.values()), DECISIVE)
 
 
-def test_a_swapped_check_function_is_out_of_a_left_threads_reach():
-    program = (
-        "import threading\ndef swap():\n    while 'check' not in globals(): pass\n"
-        "    globals()['check'] = lambda g: None\nthreading.Thread(target=swap, daemon=True).start()\n"
-        + WRONG
-    )
-    checks = ("def check(g):\n    assert g(1) == 2", "import time; time.sleep(0.1)", "check(f)")
-    assert "threads still ran" in attack(program, checks).reason
+@pytest.mark.parametrize("lie", attacks.LIES.values(), ids=attacks.LIES.keys())
+@pytest.mark.parametrize(
+    "checks",
+    [attacks.CHECKS, ("two = 2\nassert f(1) == two",), ("assert f(1) in (2, 3)",), ("assert not f(1) != 2",)],
+    ids=["with a literal", "with a name", "in a tuple", "not unequal"],
+)
+def test_no_lie_wins_a_verdict(lie, checks):
+    assert lie in batch(tuple(attacks.LIES.values()), checks)
+
+
+@linux
+@pytest.mark.parametrize("program", attacks.NATIVE.values(), ids=attacks.NATIVE.keys())
+def test_native_code_gets_no_further(program):
+    assert program in batch(tuple(attacks.NATIVE.values()), attacks.CHECKS)
 
 
 @pytest.mark.parametrize(
@@ -328,11 +379,14 @@ def test_a_swapped_check_function_is_out_of_a_left_threads_reach():
 @pytest.mark.parametrize("result", ["A()", "[A(), A()]", "B([A()])"])
 def test_a_result_cannot_decide_how_it_is_compared_with_a_literal(check, result):
     lies = "".join(f"    __{n}__ = lambda *a: True\n" for n in ("eq", "ne", "lt", "sub", "rsub", "abs"))
-    program = f"class A:\n{lies}class B(list):\n{lies}def f(x):\n    return {result}"
-    attack(program, (check,))
+    programs = {
+        one: f"class A:\n{lies}class B(list):\n{lies}def f(x):\n    return {one}"
+        for one in ("A()", "[A(), A()]", "B([A()])")
+    }
+    assert programs[result] in batch(tuple(programs.values()), (check,))
 
 
-def test_patched_assert_methods_are_put_back():
+def test_patched_assert_methods_are_not_the_checks():
     checks = (
         "import unittest\nclass T(unittest.TestCase):\n    def test(self): self.assertEqual(f(1), 2)",
         "assert unittest.TextTestRunner().run(T('test')).wasSuccessful()",
@@ -341,21 +395,7 @@ def test_patched_assert_methods_are_put_back():
     attack("import unittest\nunittest.TestCase.assertEqual = lambda *a: None\n" + WRONG, checks)
 
 
-@pytest.mark.parametrize(
-    ("program", "check"),
-    [
-        ("def f(x): return 0\ndef abs(x): return 0", "assert abs(f(1) - 2) < 1"),
-        ("class A:\n    __eq__ = lambda *a: True\ndef f(x): return A()", "two = 2\nassert f(1) == two"),
-    ],
-    ids=["a shadowed builtin", "a comparison with a name"],
-)
-def test_known_ways_to_win_a_verdict(program, check):
-    """They are named in the package's docstring; a change that closes one should move it to the forgeries."""
-    assert run_jobs([Job(program, (check,))])[0].passed
-
-
-@linux
-def test_isolation_names_what_holds():
-    held = " | ".join(isolation())
-    assert "rlimits: CPU, AS, FSIZE, NOFILE, CORE" in held
-    assert "no network: " in held
+def test_a_class_decides_how_its_own_objects_compare():
+    """The one comparison that is left to the program; docs/security.md names it."""
+    program = "class A:\n    __eq__ = lambda *a: True\ndef f(x): return A()"
+    assert run_jobs([Job(program, ("assert f(1) == A()",))])[0].passed

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from functools import cache
 
 import pytest
 from hypothesis import given, settings
@@ -88,14 +89,116 @@ PROGRAMS = {
     ),
     "a name of the language": ("def sum(a, b): return a + b", "assert sum(10, 15) == 25"),
     "changes in place": ("def f(x): x.append(1)", "x = []\nf(x)\nassert x == [1]"),
+    "changes inside": (
+        (
+            "def f(rows, index, names, raw):\n"
+            "    rows[0].sort(); rows.append({1}); del index['a']; names.add('b')\n"
+            "    raw[0] = 7\n    return rows"
+        ),
+        (
+            "inner, index, names, raw = [3, 1], {'a': 1, 'b': {}}, {'a'}, bytearray(b'xy')\n"
+            "rows = [inner, inner]\n"
+            "result = f(rows, index, names=names, raw=raw)\n"
+            "assert result is rows and rows == [[1, 3], [1, 3], {1}] and rows[0] is inner is rows[1]\n"
+            "assert index == {'b': {}} and names == {'a', 'b'} and raw == b'\\x07y'"
+        ),
+    ),
+    "changes before it fails": (
+        "def f(x):\n    x.clear()\n    raise KeyError('k')",
+        "x = [1]\ntry: f(x)\nexcept KeyError as e: assert e.args == ('k',)\nassert x == []",
+    ),
+    "containers that hold themselves": (
+        "def f(x):\n    y = [x]\n    y.append(y)\n    return y",
+        "y = f(1)\nassert y[0] == 1 and y[1] is y",
+    ),
+    "numbers of all kinds": (
+        "def f(x): return x",
+        (
+            "import math\nfor x in (0, -1, 1 << 3000, 0.1, -0.0, 1e308, 1j, True, None, float('inf')):\n"
+            "    assert f(x) == x and type(f(x)) is type(x) and str(f(x)) == str(x)\n"
+            "assert math.isnan(f(float('nan'))) and abs(f(0.1) + 0.2 - 0.3) < 1e-9"
+        ),
+    ),
+    "data of all kinds": (
+        "def f(*x, **y): return x, y",
+        (
+            "import fractions, decimal, collections\n"
+            "x = ['\\ud800', b'\\xff', {1: (2,)}, {3}, frozenset({4}), range(5), fractions.Fraction(1, 3), "
+            "[],\n"
+            "     decimal.Decimal('0.1'), collections.deque([1], 3)]\n"
+            "assert f(*x, y=x) == (tuple(x), {'y': x})"
+        ),
+    ),
+    "a tree of its own class": (
+        (
+            "class Node:\n    def __init__(self, x): self.x, self.left = x, None\n"
+            "def depth(node): return 0 if node is None else 1 + depth(node.left)"
+        ),
+        (
+            "root = Node(1)\nroot.left = Node(2)\nroot.left.left = Node(3)\nassert depth(root) == 3\n"
+            "assert root.left.x == 2"
+        ),
+    ),
+    "an object with a state": (
+        (
+            "class Stack:\n    def __init__(self): self.items = []\n"
+            "    def push(self, x): self.items.append(x)\n"
+            "    def pop(self): return self.items.pop()\n    def __len__(self): return len(self.items)\n"
+            "    def __getitem__(self, n): return self.items[n]"
+        ),
+        "s = Stack()\ns.push(1); s.push([2])\nassert len(s) == 2 and s[0] == 1 and s.pop() == [2] and s\n",
+    ),
+    "functions that it returns": (
+        "def f(x):\n    def g(y): return x + y\n    return g",
+        "assert f(1)(2) == 3 and list(map(f(1), [1, 2])) == [2, 3]",
+    ),
+    "endless generators": (
+        "def f(n):\n    while True:\n        yield n\n        n += 1",
+        "g = f(3)\nassert next(g) == 3 and [x for x, _ in zip(g, 'ab')] == [4, 5]",
+    ),
+    "exceptions": (
+        (
+            "class Bad(ValueError): pass\nclass Worse(Bad): pass\n"
+            "def f(x):\n    if x == 1: raise Worse('one')\n"
+            "    if x == 2: raise UnicodeDecodeError('a', b'', 0, 1, 'b')\n"
+            "    return {}[x]"
+        ),
+        (
+            "for x, kind in ((1, Worse), (1, Bad), (1, ValueError), (2, UnicodeError), (3, KeyError)):\n"
+            "    try: f(x)\n    except kind as error: assert x != 1 or str(error) == 'one'\n"
+            "    else: assert False"
+        ),
+    ),
+    "a global that changes": ("calls = []\ndef f(x): calls.append(x)", "f(1)\nf(2)"),
+    "a module of its own": (
+        "import sys\ndef f(x): return sys.getsizeof(x)",
+        "assert f((1,)) == sys.getsizeof((1,))",
+    ),
+    "a thread that does not end": (
+        (
+            "import threading, time\nthreading.Thread(target=time.sleep, args=(99,), daemon=True).start()\n"
+            "def f(x): return x"
+        ),
+        "assert f(1) == 1",
+    ),
     "files of its own": (
         (
             "import os, tempfile\ndef f(x):\n    with open('a.txt', 'w') as file: file.write(x)\n"
             "    os.mkdir('d'); os.rename('a.txt', 'b.txt')\n"
             "    with open('b.txt') as file: x = file.read()\n    os.remove('b.txt')\n"
-            "    return x"
+            "    return x, os.listdir()"
         ),
-        "assert f('text') == 'text'\nassert os.listdir() == ['d']",
+        "assert f('text') == ('text', ['d'])",
+    ),
+    "temporary files": (
+        (
+            "import tempfile\ndef f(x):\n    with tempfile.NamedTemporaryFile('w+') as file:\n"
+            "        file.write(x); file.flush(); file.seek(0)\n        y = open(file.name).read()\n"
+            "    with tempfile.TemporaryDirectory() as folder: pass\n"
+            "    with tempfile.TemporaryFile('w+') as file:\n        file.write(y); file.seek(0)\n"
+            "        return file.read()"
+        ),
+        "assert f('text') == 'text'",
     ),
     "logs and traces back": (
         (
@@ -115,7 +218,14 @@ PROGRAMS = {
 
 @pytest.mark.parametrize(("program", "check"), PROGRAMS.values(), ids=PROGRAMS.keys())
 def test_an_honest_program_passes(program, check):
-    assert run_jobs([Job(program, (check,))], Limits(seconds=20, cpu_seconds=20)) == [PASSED]
+    assert all_outcomes()[program] == PASSED
+
+
+@cache
+def all_outcomes() -> dict[str, Outcome]:
+    jobs = [Job(program, (check,)) for program, check in PROGRAMS.values()]
+    outcomes = run_jobs(jobs, Limits(seconds=20, cpu_seconds=20))
+    return {job.program: outcome for job, outcome in zip(jobs, outcomes, strict=True)}
 
 
 def test_the_reason_names_the_error_and_the_check():
@@ -134,7 +244,34 @@ def test_the_reason_names_the_error_and_the_check():
     assert reasons[4] == "failed: NameError: name 'f' is not defined (check 1)"
 
 
-@settings(max_examples=12, deadline=None)
+def test_a_global_is_read_before_every_check():
+    program = "calls = []\ndef f(x): calls.append(x)"
+    assert run_jobs([Job(program, ("assert calls == []\nf(1)", "assert calls == [1]"))]) == [PASSED]
+
+
+def test_helpers_are_the_tasks_own():
+    program = "def helper(x): return 0\ndef f(x): return 0"
+    checks = ("assert helper(f(1)) == 0",)
+    assert run_jobs([Job(program, checks)]) == [PASSED]
+    assert not run_jobs([Job(program, checks, "def helper(x): return x + 1")])[0].passed
+
+
+@pytest.mark.parametrize(
+    ("program", "check"),
+    [
+        ("def f(x):\n    for _ in range(300): x = [x]\n    return x", "f(1)"),
+        ("def f(x): return 'x' * (1 << 25)", "f(1)"),
+        ("def f(x): return x", "f(lambda: 1)"),
+        ("def f(x): return object()", "assert f(1) != 2"),
+        ("def f(x): return object()", "try: f(1) == 2\nexcept BaseException: pass"),
+    ],
+    ids=["too deep", "too long", "a function of a check", "an object", "an object, and the check looks away"],
+)
+def test_data_that_cannot_cross_fails_the_program(program, check):
+    assert run_jobs([Job(program, (check,))])[0].reason.startswith("failed: not plain data")
+
+
+@settings(max_examples=8, deadline=None)
 @given(st.lists(st.text(max_size=30), max_size=8))
 def test_any_text_gets_an_outcome(programs):
     outcomes = run_jobs([Job(program, ("assert False",)) for program in programs])

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from unmask.cli.eval_progress import showing_progress
+from unmask.cli.isolation import UnsafeCode, check_isolation
 from unmask.cli.options import (
     LENGTHS,
     DecodingOptions,
@@ -63,6 +64,7 @@ class TaskOptions:
         ),
     ] = None
     batch_size: Annotated[int, typer.Option("--batch-size", "-b", help="Samples decoded together.")] = 8
+    unsafe_code: UnsafeCode = False
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object per task.")] = False
 
 
@@ -125,6 +127,8 @@ def evaluate(
     sampler = choice.build()
     out = tasks.out or RUNS / _short(model.model) / choice.sampler
     runs = [_task_run(name, tasks, decoding, length, out) for name in dict.fromkeys(names)]
+    here = [] if cluster.ray else [one.task for one in runs]  # workers check themselves
+    check_isolation(here, unsafe=tasks.unsafe_code)
     summaries = []
     with _evaluator(model, cluster, runs[0], sampler, tasks.batch_size) as evaluate_samples:
         for one in runs:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from unmask.cli.isolation import UnsafeCode, check_isolation
 from unmask.cli.options import (
     DEFAULT_MODEL,
     STEPS,
@@ -96,6 +97,7 @@ class ReproduceOptions(LoadOptions):
     pack: Annotated[
         bool, typer.Option("--pack", help="Move new records into OUT/records.tar.xz at the end.")
     ] = False
+    unsafe_code: UnsafeCode = False
     max_loss: Annotated[float, typer.Option("--max-loss", help="calibrate: points below Base at most.")] = 1.0
     max_steps: Annotated[
         float | None, typer.Option("--max-steps", help="calibrate: steps per sample at most, instead.")
@@ -127,6 +129,7 @@ class ReproduceOptions(LoadOptions):
 
 def reproduce(names: Names, options: ReproduceOptions, decoding: ReproduceDecoding) -> None:
     """Make the paper's tables and figures; the same command again resumes a stopped run."""
+    from unmask.evals import get_task
     from unmask.experiments import EXPERIMENTS, get_experiment
     from unmask.experiments.lab import Missing
     from unmask.experiments.page import figures_folder, write_page
@@ -137,6 +140,9 @@ def reproduce(names: Names, options: ReproduceOptions, decoding: ReproduceDecodi
     tables = options.out / "reports"
     figures = figures_folder(page) if "all" in names else tables
     _set_threads(options.threads)
+    if not options.records_only:
+        tasks = {name for model in lab.models for name in lab.tasks(model)}
+        check_isolation(map(get_task, tasks), unsafe=options.unsafe_code)
     reports, outcomes, missing = {}, {}, dict[str, str]()
     for experiment in experiments:
         try:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from unmask.cli.isolation import UnsafeCode, check_isolation
 from unmask.cli.printable import printable
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ def score(
     data: Data = None,
     out: Out = None,
     show: Show = 10,
+    unsafe_code: UnsafeCode = False,
 ) -> None:
     """Judge the texts of a run again and list the changes."""
     from unmask.evals.records import Record, edited_lines, find_records, read_lines, to_line
@@ -50,6 +52,7 @@ def score(
     if not records:
         raise ValueError(f"{file} holds no complete record; there is nothing to score")
     judging = _task(file, task, protocol)
+    check_isolation([judging], unsafe=unsafe_code)
     rescored = rescore(judging, load_samples(judging, data), records)
     if rescored.other_prompts:
         typer.echo(

@@ -32,6 +32,7 @@ from unmask.evals.records import (
 )
 from unmask.models.checkpoint.files import too_deep
 
+LATER = " | resumed with "  # between the isolations of a run
 MANIFEST, SUMMARY, LOCK = "run.json", "summary.json", ".lock"
 
 
@@ -63,7 +64,17 @@ class RunFolder:
             write_json(self.path / MANIFEST, asdict(manifest))
             return manifest
         self._refuse(stored, manifest)
-        return stored
+        return self._note_isolation(stored, manifest)
+
+    def _note_isolation(self, stored: Manifest, new: Manifest) -> Manifest:
+        """Store if the rest of the run isolates its programs in another way."""
+        earlier, now = (str(one.environment.get("isolation", "")) for one in (stored, new))
+        if not now or now in earlier.split(LATER):
+            return stored
+        environment = {**stored.environment, "isolation": earlier + LATER + now}
+        noted = Manifest(configuration=stored.configuration, environment=environment)
+        write_json(self.path / MANIFEST, asdict(noted))
+        return noted
 
     def _refuse(self, stored: Manifest, new: Manifest) -> None:
         changes = differences(stored.configuration, new.configuration)

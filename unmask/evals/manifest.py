@@ -7,6 +7,7 @@ import platform
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime, timezone
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,6 +21,7 @@ from unmask.evals.task import Sample, Task
 from unmask.fast.load import is_compiled
 from unmask.models.checkpoint.hub import MINI
 from unmask.samplers.wrapper import kind
+from unmask.sandbox import isolation
 from unmask.text.config import GenerationConfig
 from unmask.text.prompts import TextModel, device_of
 from unmask.types import Sampler
@@ -74,7 +76,7 @@ def describe(
         "batch_size": batch_size,
         "versions": {"unmask": __version__, "torch": torch.__version__},
     }
-    return Manifest(configuration=configuration, environment=environment(model))
+    return Manifest(configuration=configuration, environment=environment(model, task))
 
 
 def describe_model(model: TextModel, known_fingerprint: str | None = None) -> dict[str, Any]:
@@ -86,9 +88,10 @@ def describe_model(model: TextModel, known_fingerprint: str | None = None) -> di
     }
 
 
-def environment(model: TextModel) -> dict[str, Any]:
+def environment(model: TextModel, task: Task) -> dict[str, Any]:
     """Return the machine and the time; nothing here changes a result."""
     return {
+        **({"isolation": _isolation()} if task.runs_programs else {}),
         "model": _model_name(model),
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "python": platform.python_version(),
@@ -98,6 +101,12 @@ def environment(model: TextModel) -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "workers": 1,
     }
+
+
+@lru_cache(maxsize=1)
+def _isolation() -> str:
+    """Return what isolates generated programs from this machine."""
+    return str(isolation())
 
 
 def _model_name(model: TextModel) -> str:

@@ -44,3 +44,4 @@ class Task:
     score: Score
     max_new_tokens: int = 256
     stop: tuple[str, ...] = ()
+    runs_programs: bool = False  # judging runs the generated texts as programs

@@ -10,13 +10,14 @@ from unmask.errors import FieldError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Resources of one job. It may start threads, which share these limits, but no processes."""
+    """Resources of one program. It may start threads, which share these limits, but no processes."""
 
     seconds: float = 3.0  # wall-clock time
     cpu_seconds: int = 4  # processor time of all threads
     memory_bytes: int = 1 << 29  # address space, including about 50 MB for the interpreter
     file_bytes: int = 1 << 20  # size of each file in the job's folder; 0: no writing
-    open_files: int = 64  # at once; also bounds how often a file is opened for writing
+    disk_bytes: int = 1 << 24  # size of all files together, looked at every 50 ms
+    open_files: int = 64  # at once
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -35,16 +36,22 @@ LOWEST: dict[str, float] = {
     "cpu_seconds": 1,
     "memory_bytes": 1 << 27,  # with less, the interpreter itself does not start
     "file_bytes": 0,
+    "disk_bytes": 0,
     "open_files": 8,
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A program, and checks: statements that must run after it, in its namespace, without raising."""
+    """A program, and checks: statements that must run without raising.
+
+    The checks run in another process. A name that they use and do not define is the program's; `helpers` are
+    statements that define more names for them. Arguments and results cross as plain data.
+    """
 
     program: str
     checks: tuple[str, ...]
+    helpers: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,7 @@ def _task(
         version=VERSION,
         load=partial(load_samples, SOURCE, partial(_sample, ask)),
         score=partial(_score, extract),
+        runs_programs=True,
     )
 
 
@@ -73,7 +74,12 @@ def _score(
 ) -> list[Verdict]:
     programs = [extract(sample, text) for sample, text in zip(samples, texts, strict=True)]
     jobs = [
-        Job(program, (f"{sample.meta['test']}\ncheck({sample.meta['entry_point']})",))
+        Job(program, (f"{sample.meta['test']}\ncheck({sample.meta['entry_point']})",), _helpers(sample))
         for sample, program in zip(samples, programs, strict=True)
     ]
     return judge(jobs)
+
+
+def _helpers(sample: Sample) -> str:
+    """Return the prompt before the function to complete: the tests use the functions there."""
+    return str(sample.meta["prompt"].rpartition(f"def {sample.meta['entry_point']}(")[0])

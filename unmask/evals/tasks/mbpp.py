@@ -55,6 +55,7 @@ def _task(
         version=VERSION,
         load=partial(load_samples, SOURCES[name], partial(_sample, name, ask)),
         score=partial(_score, extract),
+        runs_programs=True,
     )
 
 

@@ -12,6 +12,7 @@ from unmask.training.tasks.files import dev_items, held_out_items
 
 VERSION = 1
 CANVAS = 128
+RUN = ("mini-humaneval", "mini-mbpp")  # answers are programs
 # no problem is in two of them, and none is a training problem
 ITEMS: dict[str, Callable[[str], Sequence[Item]]] = {
     "mini": test_items,
@@ -30,6 +31,7 @@ def tasks(name: str) -> dict[str, Task]:
             load=partial(_load, name, protocol),
             score=partial(_score, name),
             max_new_tokens=CANVAS,
+            runs_programs=name in RUN,
         )
         for protocol in ITEMS
     }

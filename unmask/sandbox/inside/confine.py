@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import resource
 import sys
 from collections.abc import Mapping
@@ -12,7 +11,6 @@ from unmask.sandbox.inside import landlock, seccomp
 
 LINUX = sys.platform == "linux"
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 1, 36, 38
-CLONE_NEWUSER, CLONE_NEWNET = 0x10000000, 0x40000000
 CAPABILITY_VERSION = 0x20080522
 SIGKILL = 9
 LIBC = ctypes.CDLL(None, use_errno=True)  # loaded once, for all children
@@ -24,30 +22,36 @@ def adopt_orphans() -> None:
         LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def confine(limits: Mapping[str, int], folder: str) -> list[str]:
-    """Drop rights for good; return the protections that hold from now on."""
-    holds = ["own session", "own folder", "empty environment", "audit hook"]
-    no_processes = False
+def die_with_parent() -> None:
+    """Let the kernel kill this process when its parent ends."""
     if LINUX:
         LIBC.prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0)
-        LIBC.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
-        holds += landlock.restrict(LIBC, folder, limits["file_bytes"] > 0)
-        no_processes = seccomp.restrict(LIBC)
-        if no_processes:
-            holds += ["no network: seccomp", "no processes: seccomp", "no signals to others: seccomp"]
-        elif LIBC.unshare(CLONE_NEWUSER | CLONE_NEWNET) == 0:
-            holds.append("no network: network namespace")
-        if _drop_capabilities():  # a new namespace grants some
-            holds.append("no capabilities")
-    return holds + _limit(limits, no_processes)
 
 
-def _drop_capabilities() -> bool:
+def confine_helper(folder: str) -> list[str]:
+    """Drop the rights that no job needs, for this process and its children; return the layers that hold."""
+    if not LINUX:
+        return []
+    LIBC.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+    layers = landlock.restrict(LIBC, folder)
+    _drop_capabilities()
+    return [*layers, "seccomp"] if seccomp.restrict(LIBC, seccomp.HELPER) else layers
+
+
+def confine_job(limits: Mapping[str, int]) -> str:
+    """Drop the rights that only the helper needs, and bound the resources; return the limits that hold."""
+    held = _limit(limits)
+    if LINUX:
+        seccomp.restrict(LIBC, seccomp.JOB)
+    return held
+
+
+def _drop_capabilities() -> None:
     header = (ctypes.c_uint32 * 2)(CAPABILITY_VERSION, 0)
-    return bool(LIBC.capset(header, (ctypes.c_uint32 * 6)()) == 0)
+    LIBC.capset(header, (ctypes.c_uint32 * 6)())
 
 
-def _limit(limits: Mapping[str, int], no_processes: bool) -> list[str]:
+def _limit(limits: Mapping[str, int]) -> str:
     cpu = limits["cpu_seconds"]
     wanted = {  # name -> soft and hard limit
         "RLIMIT_CPU": (cpu, cpu + 1),
@@ -56,11 +60,8 @@ def _limit(limits: Mapping[str, int], no_processes: bool) -> list[str]:
         "RLIMIT_NOFILE": (limits["open_files"],) * 2,
         "RLIMIT_CORE": (0, 0),
     }
-    if not no_processes:
-        wanted["RLIMIT_NPROC"] = (0, 0)  # counts threads too on Linux; does not bind root
     held = [name for name, pair in wanted.items() if _set(name, pair)]
-    ends = ["no processes: RLIMIT_NPROC"] if "RLIMIT_NPROC" in held and os.getuid() else []
-    return [*ends, "rlimits: " + ", ".join(name[7:] for name in held)]
+    return "rlimits: " + ", ".join(name[7:] for name in held)
 
 
 def _set(name: str, pair: tuple[int, int]) -> bool:

@@ -18,8 +18,8 @@ SCOPED = 0b11  # abstract sockets and signals, from ABI 6 on
 LIBRARIES = ("/usr", "/lib", "/lib64", "/etc/ld.so.cache", "/etc/localtime", "/dev/urandom", "/dev/zero")
 
 
-def restrict(libc: ctypes.CDLL, folder: str, writes: bool) -> list[str]:
-    """Drop all other file rights; return the protections that hold, none without Landlock."""
+def restrict(libc: ctypes.CDLL, folder: str) -> list[str]:
+    """Drop the right to write outside the folder and to read elsewhere; return the layer, if it holds."""
     abi = libc.syscall(CREATE_RULESET, None, ctypes.c_size_t(0), 1)
     if abi < 1:
         return []
@@ -34,10 +34,10 @@ def restrict(libc: ctypes.CDLL, folder: str, writes: bool) -> list[str]:
     for path in {sys.base_prefix, sys.base_exec_prefix, *LIBRARIES}:
         _allow(libc, ruleset, path, reads & handled)
     _allow(libc, ruleset, os.devnull, (reads | WRITE_FILE) & handled)
-    _allow(libc, ruleset, folder, (reads | own if writes else reads) & handled)
+    _allow(libc, ruleset, folder, (reads | own) & handled)
     held = libc.syscall(RESTRICT_SELF, ruleset, 0) == 0
     os.close(ruleset)
-    return [f"no writes outside its folder: Landlock {abi}"] if held else []
+    return [f"Landlock {abi}"] if held else []
 
 
 def _allow(libc: ctypes.CDLL, ruleset: int, path: str, rights: int) -> None:

@@ -1,7 +1,8 @@
 """Deny system calls with a seccomp filter (Linux on x86-64 and arm64).
 
-The list names denied calls, not allowed ones: an honest program must not fail because another libc makes
-other calls. Calls newer than this list fail as if they did not exist.
+The lists name denied calls, not allowed ones: an honest program must not fail because another libc makes
+other calls. Calls newer than these lists fail as if they did not exist. The helper applies a first filter to
+itself, which its children inherit; a job adds a second one, for the calls that the helper needs.
 """
 
 from __future__ import annotations
@@ -18,26 +19,16 @@ LOAD, EQUAL, ABOVE, ANY_BIT, RETURN = 0x20, 0x15, 0x25, 0x45, 0x06
 NUMBER, ARCHITECTURE = 0, 4  # offsets into the filter's input
 NEWEST = 450
 CLONE_THREAD = 0x10000
-SET_OWNER, SET_SIGNAL, SET_OWNER_EX = 8, 10, 15  # fcntl: target and kind of signals
+SIGNALLING = (8, 10, 15)  # F_SETOWN, F_SETSIG, F_SETOWN_EX of fcntl
 MACHINES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
 
 # name: number on x86-64 and on arm64, None if there is no such call
-DENIED: dict[str, tuple[int | None, int | None]] = {
+DENIED_TO_ALL: dict[str, tuple[int | None, int | None]] = {
     # processes and signals
-    "fork": (57, None),
-    "vfork": (58, None),
     "execve": (59, 221),
     "execveat": (322, 281),
-    "kill": (62, 129),
-    "tkill": (200, 130),
-    "tgkill": (234, 131),
-    "rt_sigqueueinfo": (129, 138),
-    "rt_tgsigqueueinfo": (297, 240),
-    "pidfd_send_signal": (424, 424),
     "pidfd_open": (434, 434),
     "pidfd_getfd": (438, 438),
-    "setsid": (112, 157),
-    "setpgid": (109, 154),
     # other processes' memory, priority and place
     "ptrace": (101, 117),
     "process_vm_readv": (310, 270),
@@ -60,9 +51,6 @@ DENIED: dict[str, tuple[int | None, int | None]] = {
     "sendmsg": (46, 211),
     "sendmmsg": (307, 269),
     # file operations that Landlock does not cover
-    "chmod": (90, None),
-    "fchmod": (91, 52),
-    "fchmodat": (268, 53),
     "chown": (92, None),
     "fchown": (93, 55),
     "lchown": (94, None),
@@ -83,8 +71,16 @@ DENIED: dict[str, tuple[int | None, int | None]] = {
     "open_by_handle_at": (304, 265),
     # objects that outlive a process, or memory that no rlimit counts
     "shmget": (29, 194),
+    "shmat": (30, 196),
+    "shmctl": (31, 195),
     "msgget": (68, 186),
+    "msgsnd": (69, 189),
+    "msgrcv": (70, 188),
+    "msgctl": (71, 187),
     "semget": (64, 190),
+    "semop": (65, 193),
+    "semtimedop": (220, 192),
+    "semctl": (66, 191),
     "mq_open": (240, 180),
     "mq_unlink": (241, 181),
     "add_key": (248, 217),
@@ -129,41 +125,67 @@ DENIED: dict[str, tuple[int | None, int | None]] = {
     "personality": (135, 92),
     "modify_ldt": (154, None),
 }
+DENIED_TO_JOBS: dict[str, tuple[int | None, int | None]] = {
+    "fork": (57, None),
+    "vfork": (58, None),
+    "kill": (62, 129),
+    "tkill": (200, 130),
+    "tgkill": (234, 131),
+    "rt_sigqueueinfo": (129, 138),
+    "rt_tgsigqueueinfo": (297, 240),
+    "pidfd_send_signal": (424, 424),
+    "setsid": (112, 157),
+    "setpgid": (109, 154),
+    "chmod": (90, None),
+    "fchmod": (91, 52),
+    "fchmodat": (268, 53),
+}
 CLONE, CLONE3, FCNTL, PRLIMIT, SENDTO = (56, 220), 435, (72, 25), (302, 261), (44, 206)
+PRCTL, PARENTING = (157, 167), (1, 36)  # PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER
+MAPPING = ((9, 222), (10, 226), (329, 288))  # mmap, mprotect, pkey_mprotect
+PROT_EXEC = 4
 
 
-def restrict(libc: ctypes.CDLL) -> bool:
-    """Apply the filter to this process for good; needs `no_new_privs`. Return False if it fails."""
-    if not PROGRAM:
+def restrict(libc: ctypes.CDLL, program: bytes) -> bool:
+    """Apply a filter to this process for good; needs `no_new_privs`. Return False if it fails."""
+    if not program:
         return False
-    code = ctypes.create_string_buffer(PROGRAM, len(PROGRAM))
-    packed = struct.pack("HxxxxxxP", len(PROGRAM) // 8, ctypes.addressof(code))
+    code = ctypes.create_string_buffer(program, len(program))
+    packed = struct.pack("HxxxxxxP", len(program) // 8, ctypes.addressof(code))
     return bool(libc.prctl(PR_SET_SECCOMP, MODE_FILTER, packed, 0, 0) == 0)
 
 
-def _filter(column: int, machine: int) -> bytes:
-    """Build the filter as classic BPF instructions."""
-    refuse = _step(RETURN, FAIL | EPERM)
-    lines = [
-        _step(LOAD, ARCHITECTURE),
-        _step(EQUAL, machine, 1, 0),
-        _step(RETURN, KILL),
-        _step(LOAD, NUMBER),
+def _for_all(column: int) -> list[bytes]:
+    return [
         _step(EQUAL, CLONE3, 1, 0),  # a filter cannot see its flags; libc falls back to clone
         _step(ABOVE, NEWEST, 0, 1),  # also the x32 numbers of x86-64
         _step(RETURN, FAIL | ENOSYS),
+        *_denied(DENIED_TO_ALL, column),
+        *_unless(PRLIMIT[column], 0, EQUAL, 0),  # itself
+        *_unless(SENDTO[column], 4, EQUAL, 0),  # no address
+        *(step for command in SIGNALLING for step in _if(FCNTL[column], 1, EQUAL, command)),
     ]
-    for numbers in DENIED.values():
-        number = numbers[column]
-        if number is not None:
-            lines += [_step(EQUAL, number, 0, 1), refuse]
-    lines += _unless(CLONE[column], 0, ANY_BIT, CLONE_THREAD)
-    lines += _unless(PRLIMIT[column], 0, EQUAL, 0)  # itself
-    lines += _unless(SENDTO[column], 4, EQUAL, 0)  # no address
-    lines += [_step(EQUAL, FCNTL[column], 0, 5), _step(LOAD, _argument(1))]
-    lines += [_step(EQUAL, command, left, 0) for command, left in ((SET_OWNER, 2), (SET_SIGNAL, 1))]
-    lines += [_step(EQUAL, SET_OWNER_EX, 0, 1), refuse, _step(RETURN, ALLOW)]
-    return b"".join(lines)
+
+
+def _for_jobs(column: int) -> list[bytes]:
+    return [
+        *_denied(DENIED_TO_JOBS, column),
+        *_unless(CLONE[column], 0, ANY_BIT, CLONE_THREAD),
+        *(step for numbers in MAPPING for step in _if(numbers[column], 2, ANY_BIT, PROT_EXEC)),  # no new code
+        *(step for option in PARENTING for step in _if(PRCTL[column], 0, EQUAL, option)),
+    ]
+
+
+def _filter(machine: int, lines: list[bytes]) -> bytes:
+    """Return a filter in classic BPF instructions."""
+    known = [_step(LOAD, ARCHITECTURE), _step(EQUAL, machine, 1, 0), _step(RETURN, KILL), _step(LOAD, NUMBER)]
+    return b"".join([*known, *lines, _step(RETURN, ALLOW)])
+
+
+def _denied(calls: dict[str, tuple[int | None, int | None]], column: int) -> list[bytes]:
+    numbers = [both[column] for both in calls.values()]
+    refuse = _step(RETURN, FAIL | EPERM)
+    return [step for number in numbers if number is not None for step in (_step(EQUAL, number, 0, 1), refuse)]
 
 
 def _unless(number: int, index: int, test: int, value: int) -> list[bytes]:
@@ -177,6 +199,17 @@ def _unless(number: int, index: int, test: int, value: int) -> list[bytes]:
     ]
 
 
+def _if(number: int, index: int, test: int, value: int) -> list[bytes]:
+    """Deny a call if the low half of one argument passes the test."""
+    return [
+        _step(EQUAL, number, 0, 4),
+        _step(LOAD, _argument(index)),
+        _step(test, value, 0, 1),
+        _step(RETURN, FAIL | EPERM),
+        _step(LOAD, NUMBER),
+    ]
+
+
 def _argument(index: int) -> int:
     return 16 + 8 * index  # little-endian
 
@@ -185,8 +218,7 @@ def _step(code: int, value: int, yes: int = 0, no: int = 0) -> bytes:
     return struct.pack("HBBI", code, yes, no, value)
 
 
-PROGRAM = (
-    _filter(*MACHINES[platform.machine()])
-    if platform.machine() in MACHINES and sys.maxsize > 1 << 32
-    else b""
-)
+HELPER, JOB = b"", b""  # the filters; none where we know no numbers of calls
+if platform.machine() in MACHINES and sys.maxsize > 1 << 32:
+    _column, _machine = MACHINES[platform.machine()]
+    HELPER, JOB = _filter(_machine, _for_all(_column)), _filter(_machine, _for_jobs(_column))

@@ -1,69 +1,106 @@
-"""Fork a child per job, watch the clock, kill and reap; never read a job itself."""
+"""Fork processes for each job, watch its time and its files, kill and reap; never read a job itself."""
 
 from __future__ import annotations
 
 import contextlib
 import gc
+import itertools
 import os
+import secrets
 import select
-import shutil
 import signal
 import struct
 import sys
 import time
-from itertools import count
 from pathlib import Path
+from typing import NoReturn
 
-from unmask.sandbox.inside.child import CHANNEL, READY, run_job
-from unmask.sandbox.inside.confine import adopt_orphans
+from unmask.sandbox.inside.checker import READY, run_job
+from unmask.sandbox.inside.confine import adopt_orphans, confine_helper, die_with_parent
+from unmask.sandbox.inside.preload import import_common
 
-SECONDS, REPLY = struct.Struct("<d"), struct.Struct("<?iI")
-LONGEST = 4096
+HEADER, REPLY = struct.Struct("<dQ"), struct.Struct("<BiI")  # seconds and bytes of a job; end, status, length
+ENDED, TIMED_OUT, FILLED = range(3)
+LONGEST = 1 << 16
+MOST_ENTRIES = 1000  # files and folders of a job
+LOOK_EVERY = 0.05  # seconds between looks at a job's files
+LOOK_FOR_CALLER = 0.25
 
 
 def serve() -> None:
-    """Serve jobs until the input ends. The child reads its job, so none of it is in this process."""
+    """Serve jobs in a child without rights until the input ends or the caller dies; remove the folder."""
+    folder, caller = os.getcwd(), os.getppid()
     adopt_orphans()
-    gc.collect()
-    gc.freeze()  # otherwise a collection in a child would copy every page of the helper
-    base = Path.cwd()
-    for number in count():
-        header = os.read(0, SECONDS.size)
-        if len(header) < SECONDS.size:
-            return
-        folder = base / str(number)
-        folder.mkdir()
-        os.write(1, _run_child(SECONDS.unpack(header)[0], str(folder)))
-        shutil.rmtree(folder, ignore_errors=True)
+    import_common()
+    alive, held = os.pipe()  # closes when the child ends
+    server = os.fork()
+    if server == 0:
+        _serve_jobs(folder)
+    for stream in (0, 1, held):
+        os.close(stream)
+    while not select.select([alive], [], [], LOOK_FOR_CALLER)[0] and os.getppid() == caller:
+        pass
+    status = _kill(server)
+    os.chdir("/")
+    with contextlib.suppress(OSError):  # bubblewrap's folder cannot be removed, and need not be
+        empty(folder)
+        os.rmdir(folder)
+    sys.exit(status if status > 0 else 0)
 
 
-def _run_child(seconds: float, folder: str) -> bytes:
+def _serve_jobs(folder: str) -> NoReturn:
+    status = 1
+    try:
+        die_with_parent()
+        adopt_orphans()
+        layers = confine_helper(folder)
+        gc.collect()
+        gc.freeze()  # otherwise a collection in a child would copy every page
+        while len(header := os.read(0, HEADER.size)) == HEADER.size:
+            seconds, disk = HEADER.unpack(header)
+            os.write(1, _run(seconds, disk, folder, layers))
+        status = 0
+    except SystemExit as ended:
+        status = 1 if ended.code else 0
+    finally:
+        os._exit(status)
+
+
+def _run(seconds: float, disk: int, folder: str, layers: list[str]) -> bytes:
+    """Run a job, whose text comes next on standard input; return the reply."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
-        os.dup2(writing, CHANNEL)
-        run_job(folder)
+        os.close(reading)
+        run_job(writing, layers)
     os.close(writing)
-    if os.read(reading, 1) != READY:
-        sys.exit("a job died before it was read")
-    output, timed_out = _read_channel(reading, time.monotonic() + seconds)
-    status = _kill(child)
-    os.close(reading)
-    return REPLY.pack(timed_out, status, len(output)) + output
+    try:
+        if os.read(reading, 1) != READY:
+            sys.exit("a job died before it was read")
+        output, end = _watch(reading, time.monotonic() + seconds, disk, folder)
+    finally:
+        status = _kill(child)
+        os.close(reading)
+        empty(folder)
+    return REPLY.pack(end, status, len(output)) + output
 
 
-def _read_channel(channel: int, deadline: float) -> tuple[bytes, bool]:
-    """Read the channel until it closes; also return whether time ran out first."""
+def _watch(channel: int, deadline: float, disk: int, folder: str) -> tuple[bytes, int]:
+    """Return the output of a job, and how it ended. Leave if the input has ended."""
     output = b""
-    while len(output) < LONGEST:
-        left = deadline - time.monotonic()
-        if left <= 0 or not select.select([channel], [], [], left)[0]:
-            return output, True
-        more = os.read(channel, LONGEST - len(output))
-        if not more:
-            break
-        output += more
-    return output, False
+    while True:
+        ready = select.select([channel, 0], [], [], max(0, min(LOOK_EVERY, deadline - time.monotonic())))[0]
+        if 0 in ready:  # no other job may come now
+            sys.exit()
+        if channel in ready:
+            more = os.read(channel, LONGEST)
+            output += more
+            if not more or len(output) > LONGEST:
+                return output, ENDED
+        elif time.monotonic() >= deadline:
+            return output, TIMED_OUT
+        elif holds_more(folder, disk):
+            return output, FILLED
 
 
 def _kill(child: int) -> int:
@@ -87,3 +124,40 @@ def _orphans() -> list[int]:
         return [int(pid) for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()]
     except OSError:
         return []
+
+
+def holds_more(folder: str, most_bytes: int) -> bool:
+    """Return whether a folder holds more than so many bytes, or too many files."""
+    waiting, entries, size = [folder], 0, 0
+    while waiting:
+        try:
+            for entry in os.scandir(waiting.pop()):
+                entries += 1
+                size += (
+                    entry.stat(follow_symlinks=False).st_size if entry.is_file(follow_symlinks=False) else 0
+                )
+                if entries > MOST_ENTRIES or size > most_bytes:
+                    return True
+                if entry.is_dir(follow_symlinks=False):
+                    waiting.append(entry.path)
+        except FileNotFoundError:  # removed meanwhile
+            continue
+        except OSError:  # a path that is too long, or a closed folder
+            return True
+    return False
+
+
+def empty(folder: str) -> None:
+    """Remove everything in a folder, however deep: what its folders hold moves up until none is left."""
+    mark, numbers = secrets.token_hex(4), itertools.count()
+    while entries := list(os.scandir(folder)):
+        for entry in entries:
+            if not entry.is_dir(follow_symlinks=False):
+                os.unlink(entry.path)
+                continue
+            os.chmod(entry.path, 0o700)
+            for inner in list(os.scandir(entry.path)):
+                if inner.is_dir(follow_symlinks=False):
+                    os.chmod(inner.path, 0o700)  # to move a folder is to write in it
+                os.rename(inner.path, f"{folder}/{mark}{next(numbers)}")
+            os.rmdir(entry.path)

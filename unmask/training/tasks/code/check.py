@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 from collections.abc import Sequence
 
@@ -9,7 +10,6 @@ from unmask.sandbox import Job, run_jobs
 from unmask.training.tasks.item import Item, Scored
 
 WORKERS = min(8, os.cpu_count() or 1)
-FIRST_FUNCTION = "candidate = [value for value in globals().values() if type(value) is type(lambda: 0)][0]"
 
 
 def program_of(item: Item, text: str) -> str:
@@ -27,16 +27,26 @@ def program_of(item: Item, text: str) -> str:
 def score_many(items: Sequence[Item], texts: Sequence[str]) -> list[Scored]:
     """Whether each program passes its item's tests."""
     programs = [program_of(item, text) for item, text in zip(items, texts, strict=True)]
-    jobs = [Job(program, checks_of(item)) for item, program in zip(items, programs, strict=True)]
+    jobs = [Job(program, checks_of(item, program)) for item, program in zip(items, programs, strict=True)]
     outcomes = run_jobs(jobs, workers=WORKERS)
     return [Scored(outcome.passed, program) for outcome, program in zip(outcomes, programs, strict=True)]
 
 
-def checks_of(item: Item) -> tuple[str, ...]:
-    """Return an item's tests as statements; without an entry point they call the first function."""
-    entry = item.meta["entry"]
-    find = () if entry else (FIRST_FUNCTION,)
-    return (
-        *find,
-        *(f"assert {entry or 'candidate'}({given}) == {wanted}" for given, wanted in item.meta["tests"]),
-    )
+def checks_of(item: Item, program: str) -> tuple[str, ...]:
+    """Return an item's tests as statements; without an entry point they call the program's first function."""
+    entry = item.meta["entry"] or first_function(program)
+    return tuple(f"assert {entry}({given}) == {wanted}" for given, wanted in item.meta["tests"])
+
+
+def first_function(program: str) -> str:
+    """Return the name of the first function or lambda of a program, or one that no program defines."""
+    try:
+        body = ast.parse(program).body
+    except (SyntaxError, ValueError, MemoryError, RecursionError):
+        return "candidate"  # the program fails by itself
+    for node in body:
+        if isinstance(node, ast.FunctionDef):
+            return node.name
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Lambda):
+            return ast.unparse(node.targets[0])
+    return "candidate"

@@ -1,0 +1,28 @@
+"""What isolates the programs of code tasks, for the commands that judge them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from unmask.cli.runs import say_dimly
+
+if TYPE_CHECKING:
+    from unmask.evals.task import Task
+
+UnsafeCode = Annotated[
+    bool,
+    typer.Option("--unsafe-code", help="Run generated programs even if this machine cannot isolate them."),
+]
+
+
+def check_isolation(tasks: Iterable[Task], *, unsafe: bool) -> None:
+    """Say what isolates generated programs; raise if that is not enough and the user does not allow it."""
+    from unmask.sandbox import allow_unsafe_code, require_isolation
+
+    if unsafe:
+        allow_unsafe_code()
+    if any(task.runs_programs for task in tasks):
+        say_dimly(f"generated programs are isolated by {require_isolation()}")
