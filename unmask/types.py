@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 
 ScheduleName = Literal["linear", "dream"]
+MAX_LOOKBACK = 64  # earlier predictions that a sampler may keep
+MAX_TOP_K = 1024  # candidates that it may keep per position
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +173,7 @@ class Needs:
     noise: bool = False  # a fresh uniform number per position and step
     min_length: int = 1  # smallest number of generated columns
     revoke: bool = False  # allow to mask or rewrite tokens committed in the current block
+    carry: int = 0  # numbers per column that it hands back in Decision.carry
 
 
 class Sampler(Protocol):

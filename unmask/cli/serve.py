@@ -124,6 +124,9 @@ class LimitOptions:
     max_prompt_tokens: Annotated[int | None, _limit("4096")] = None
     max_new_tokens: Annotated[int | None, _limit("1024")] = None
     max_steps: Annotated[int | None, _limit("1024")] = None
+    max_state_mb: Annotated[
+        int | None, _limit("8192", "MiB that samplers may keep between steps, of all requests.")
+    ] = None
     max_body: Annotated[int | None, _limit("1048576", "Bytes of a request.")] = None
     deadline: Annotated[float | None, _limit("600", "Seconds from a request to its answer.")] = None
 

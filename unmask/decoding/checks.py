@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 
 import torch
@@ -23,6 +24,7 @@ def check_run(
     check_needs(sampler)
     check_length(sampler, plan.columns)
     info = model.info
+    check_token_fields(sampler, info)
     generation, length = plan.columns, canvas.tokens.shape[1]
     room = length - canvas.start
     whole("vocab_size", info.vocab_size, 2)
@@ -69,8 +71,19 @@ def check_needs(sampler: Sampler) -> None:
     whole(f"{name}.top_k", needs.top_k, 1)
     whole(f"{name}.lookback", needs.lookback, 0)
     whole(f"{name}.min_length", needs.min_length, 1)
+    whole(f"{name}.carry", needs.carry, 0)
     for field_name in ("logits", "gather_logits", "span", "noise", "revoke"):
         flag(f"{name}.{field_name}", getattr(needs, field_name))
+
+
+def check_token_fields(sampler: object, info: ModelInfo, path: str = "") -> None:
+    """Raise if a field `..._ids` of the sampler, or of one in it, names a token outside the vocabulary."""
+    for field in fields(sampler) if is_dataclass(sampler) and not isinstance(sampler, type) else ():
+        value, name = getattr(sampler, field.name), f"{path}{field.name}"
+        if field.name.endswith("_ids"):
+            token_ids(name, value, info.vocab_size)
+        else:
+            check_token_fields(value, info, f"{name}.")
 
 
 def check_length(sampler: Sampler, columns: slice) -> None:

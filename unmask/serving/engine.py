@@ -193,7 +193,8 @@ class Engine:
     def _has_room(self, request: Request) -> bool:
         requests = [request, *(each.request for each in self._running)]
         rows = sum(each.num_rows for each in requests)
-        return self.limits.fits(rows, max(each.length for each in requests))
+        state = sum(each.state_bytes for each in requests)
+        return self.limits.fits(rows, max(each.length for each in requests), state)
 
     def _start(self, job: Job) -> None:
         job.admitted = perf_counter()

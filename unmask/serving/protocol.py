@@ -36,6 +36,7 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
 # fields about the sender, without effect on the answer
 IGNORED = ("user", "metadata", "store", "service_tier", "parallel_tool_calls", "safety_identifier")
 MOST_CANDIDATES = 16
+MOST_MESSAGES = 1024
 # bounds for /openapi.json; the code that uses a value checks it
 AT_LEAST_0: dict[str, JsonValue] = {"minimum": 0}
 AT_LEAST_1: dict[str, JsonValue] = {"minimum": 1}
@@ -146,7 +147,7 @@ class ChatMessage(BaseModel):
 class ChatRequest(Common):
     """The body of /v1/chat/completions."""
 
-    messages: list[ChatMessage] = Field(min_length=1)
+    messages: list[ChatMessage] = Field(min_length=1, max_length=MOST_MESSAGES)
     max_completion_tokens: int | None = Field(None, json_schema_extra=AT_LEAST_1)
 
     @property

@@ -14,6 +14,7 @@ from unmask.decoding.cache import BlockCache
 from unmask.decoding.checks import check_run
 from unmask.decoding.draw import RowNoise
 from unmask.decoding.executor import remaining
+from unmask.decoding.memory import state_bytes
 from unmask.decoding.observe import Outcome
 from unmask.decoding.options import Options
 from unmask.decoding.result import Counter, Result
@@ -43,6 +44,7 @@ class Request:
     run: Run  # its canvas and bans are on the CPU
     prompt_tokens: int
     eos_ids: tuple[int, ...]  # end the text
+    state_bytes: int = 0  # that its sampler keeps between steps
 
     @property
     def length(self) -> int:
@@ -89,10 +91,23 @@ def _checked(
     run = source.run
     _check_hashable(run.sampler)
     on_cpu = replace(run, canvas=run.canvas.to("cpu"), bans=run.bans.to("cpu"))
-    request = Request(source=source, run=on_cpu, prompt_tokens=prompt_tokens, eos_ids=eos_ids)
+    request = Request(
+        source=source,
+        run=on_cpu,
+        prompt_tokens=prompt_tokens,
+        eos_ids=eos_ids,
+        state_bytes=state_bytes(run.sampler.needs, run.model.info, _widest(run)),
+    )
     limits.check_size(prompt_tokens, request.length, request.num_rows)
+    limits.check_state(run.sampler, request.state_bytes)
     check_run(run.model, on_cpu.canvas, run.sampler, run.plan, run.options, on_cpu.bans)
     return request
+
+
+def _widest(run: Run) -> int:
+    """Return the columns of the widest window."""
+    windows = [run.plan.columns] if run.sampler.needs.span else [block.columns for block in run.plan.blocks]
+    return max(window.stop - window.start for window in windows)
 
 
 def _check_hashable(sampler: Sampler) -> None:

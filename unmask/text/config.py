@@ -58,9 +58,7 @@ class GenerationConfig(ConfigFields):
         if isinstance(self.seed, (list, tuple)):  # copy: the caller may change its list later
             object.__setattr__(self, "seed", tuple(self.seed))
         for seed in self.seed if isinstance(self.seed, tuple) else (self.seed,):
-            whole("seed", seed, 0)
-            if seed >= 2**63:
-                raise FieldError("seed", seed, "must be below 2**63")
+            whole("seed", seed, 0, 2**63 - 1)
 
     def _check_stop(self) -> None:
         if isinstance(self.stop, str):
