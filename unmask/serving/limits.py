@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from unmask.errors import FieldError, positive, whole
 from unmask.text.config import GenerationConfig
 from unmask.text.gaps import Gap
+from unmask.text.prompts import Message, Prompt, TextModel, find_tokenizer
 from unmask.types import Sampler
 
 MAX_STOPS = 16
 MAX_STOP_LENGTH = 256  # characters
 MIB = 1 << 20
+SHORTENING = 4  # how many letters of a text may become one when it is normalized
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +51,15 @@ class Limits:
             problem = "takes two rows of a batch, and this server decodes one at a time"
             raise FieldError("guidance", config.guidance, problem, "leave it out")
 
+    def check_letters(self, model: TextModel, prompt: Prompt) -> None:
+        """Raise if a text has more letters than the longest prompt, before encoding it."""
+        longest = getattr(find_tokenizer(model), "longest_token", None)
+        texts = [prompt] if isinstance(prompt, str) else [turn.get("content") for turn in _turns(prompt)]
+        letters = sum(len(text) for text in texts if isinstance(text, str))
+        if longest is not None:
+            most = min(self.max_prompt_tokens, model.info.max_length) * longest * SHORTENING
+            _at_most("prompts", letters, most, "is too long: the prompt's letters")
+
     def check_gaps(self, parts: list[str | Gap]) -> None:
         """Raise if the gaps are too long, before laying them out."""
         tokens = sum(part.bounds[1] for part in parts if isinstance(part, Gap))
@@ -61,9 +73,7 @@ class Limits:
     def check_state(self, sampler: Sampler, state: int) -> None:
         """Raise if a sampler would keep more bytes than this server has for all requests."""
         if state > self.max_state_mb * MIB:
-            problem = (
-                f"may keep at most {self.max_state_mb} MiB on this server and needs {state // MIB}"
-            )
+            problem = f"may keep at most {self.max_state_mb} MiB on this server and needs {state // MIB}"
             remedy = "ask for fewer tokens, shorter blocks or a shorter history"
             raise FieldError("sampler", type(sampler).__name__, problem, remedy)
 
@@ -79,6 +89,11 @@ class Limits:
             positive("deadline", deadline)
         deadlines = [seconds for seconds in (deadline, self.deadline) if seconds is not None]
         return min(deadlines, default=None)
+
+
+def _turns(prompt: Prompt) -> list[Message]:
+    """Return the messages of a prompt; one of token ids has none."""
+    return [turn for turn in prompt if isinstance(turn, Mapping)] if isinstance(prompt, (list, tuple)) else []
 
 
 def _at_most(name: str, value: int, high: int, what: str = "") -> None:

@@ -26,7 +26,7 @@ from unmask.text.config import GenerationConfig
 from unmask.text.gaps import read_gaps
 from unmask.text.generate import Generation, Prepared, Run, prepare
 from unmask.text.infill import Infilling, PreparedInfill, prepare_infill
-from unmask.text.prompts import Prompt, TextModel
+from unmask.text.prompts import Prompt, TextModel, encode_text
 from unmask.types import ModelInfo, Prediction, Sampler, Step
 
 if TYPE_CHECKING:
@@ -65,22 +65,38 @@ class Request:
 
 
 def text_request(
-    model: TextModel, prompt: Prompt, sampler: Sampler, config: GenerationConfig, limits: Limits
+    model: TextModel,
+    prompt: Prompt,
+    sampler: Sampler,
+    config: GenerationConfig,
+    limits: Limits,
+    *,
+    special_tokens: bool = True,
 ) -> Request:
     """Return the request to answer a prompt, as `unmask.generate` would; raise if it must be refused."""
     limits.check_config(config)
+    limits.check_letters(model, prompt)
+    if isinstance(prompt, str) and prompt:
+        prompt = encode_text(model, prompt, special_tokens=special_tokens)
     prepared = prepare(model, [prompt], sampler, config)
     return _checked(prepared, limits, prepared.prompt_tokens[0], prepared.eos_ids)
 
 
 def infill_request(
-    model: TextModel, text: str, sampler: Sampler, config: GenerationConfig, limits: Limits
+    model: TextModel,
+    text: str,
+    sampler: Sampler,
+    config: GenerationConfig,
+    limits: Limits,
+    *,
+    special_tokens: bool = True,
 ) -> Request:
     """Return the request to fill the gaps of a text, as `unmask.infill` would."""
     limits.check_config(config)
+    limits.check_letters(model, text)
     parts = read_gaps(text)
     limits.check_gaps(parts)
-    prepared = prepare_infill(model, parts, sampler, config)
+    prepared = prepare_infill(model, parts, sampler, config, special_tokens=special_tokens)
     given = int((prepared.canvas.tokens != prepared.canvas.mask_id).sum())
     return _checked(prepared, limits, given, ())
 

@@ -20,12 +20,15 @@ class Settings:
     sampler_name: str = "less"
     config: GenerationConfig = field(default_factory=GenerationConfig)
     api_key: str | None = field(default=None, repr=False)
-    cors: tuple[str, ...] = ()  # origins allowed to call from a browser
+    host: str = "127.0.0.1"  # address that it listens on; other Host headers are refused
+    allowed_hosts: tuple[str, ...] = ()  # further names in Host headers; "*": all
+    cors: tuple[str, ...] = ()  # origins allowed to call from a browser; "*": all
     max_body: int = 1 << 20  # bytes
     body_seconds: float = 30.0  # time for a body to arrive
     max_streams: int = 512  # concurrent streams
     heartbeat: float = 15.0  # seconds of silence after which a stream sends a comment
     log_prompts: bool = False
+    special_tokens: bool = False  # whether texts and messages may spell special tokens
 
     def __post_init__(self) -> None:
         whole("max_body", self.max_body, 1)

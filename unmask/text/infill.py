@@ -26,7 +26,7 @@ from unmask.text.generate import (
     costs,
     prepare_run,
 )
-from unmask.text.prompts import TextModel, check_ids, device_of, tokenizer_of
+from unmask.text.prompts import TextModel, check_ids, device_of, encode_text, tokenizer_of
 from unmask.types import Sampler, Step
 
 
@@ -81,13 +81,18 @@ class PreparedInfill(PreparedRun):
 
 
 def prepare_infill(
-    model: TextModel, text: str | Sequence[str | Gap], sampler: Sampler, config: GenerationConfig
+    model: TextModel,
+    text: str | Sequence[str | Gap],
+    sampler: Sampler,
+    config: GenerationConfig,
+    *,
+    special_tokens: bool = True,
 ) -> PreparedInfill:
     """Prepare one text with gaps for callers that read every step."""
     is_model(model)
     check_settings(sampler, config)
     _check_config(config)
-    sheet = lay_out(model, read_gaps(text))
+    sheet = lay_out(model, read_gaps(text), special_tokens=special_tokens)
     settings = replace(config, stop_at_eos=False)  # an end token ends its gap, not the text
     canvas = Canvas(sheet.tokens[None], None, sheet.gaps[0].start, model.info.mask_id)
     size = config.block_size(model.info, sheet.gaps[-1].stop - canvas.start)
@@ -127,7 +132,7 @@ class Sheet:
     gaps: tuple[slice, ...]  # the columns of each gap
 
 
-def lay_out(model: TextModel, parts: Sequence[str | Gap]) -> Sheet:
+def lay_out(model: TextModel, parts: Sequence[str | Gap], *, special_tokens: bool = True) -> Sheet:
     """Encode the parts one after another, with a mask for every token that a gap may take."""
     tokenizer, info = tokenizer_of(model), model.info
     tokens: list[int] = []
@@ -141,7 +146,7 @@ def lay_out(model: TextModel, parts: Sequence[str | Gap]) -> Sheet:
             tokens += [info.mask_id] * high
             closed += [True] * low + [False] * (high - low)
         else:
-            ids = tokenizer.encode(part)
+            ids = encode_text(model, part, special_tokens=special_tokens)
             check_ids("text", ids, info)
             tokens += ids
             closed += [False] * len(ids)
