@@ -8,7 +8,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
 from time import time
-from typing import Any
+from typing import Any, TypeVar
 
 from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.middleware.cors import CORSMiddleware
@@ -27,9 +27,18 @@ from unmask.serving.errors import RequestFailed
 from unmask.serving.events import EventStream, events, wait_for_answer
 from unmask.serving.job import Answer, Job
 from unmask.serving.logs import log_failure
+from unmask.serving.memory import release_memory
 from unmask.serving.metrics import Metrics
 from unmask.serving.pages import page_routes
-from unmask.serving.protocol import NEUTRAL, ChatRequest, Common, CompletionRequest, parse, read_body
+from unmask.serving.protocol import (
+    NEUTRAL,
+    AnyRequest,
+    ChatRequest,
+    Common,
+    CompletionRequest,
+    parse,
+    read_body,
+)
 from unmask.serving.reading import Drafts
 from unmask.serving.replies import Reply, model_card, usage
 from unmask.serving.settings import Settings
@@ -41,7 +50,10 @@ from unmask.types import Sampler
 log = logging.getLogger(__name__)
 JSON = "application/json"
 KNOWN_FIELDS = {*ChatRequest.model_fields, *CompletionRequest.model_fields, *NEUTRAL}
+LARGE_BODY = 1 << 16  # bytes
+TIDY_SECONDS = 0.5  # from a large request until its memory is given back
 Submit = Callable[[], Job]
+Result = TypeVar("Result")
 Count = Callable[[], Awaitable[bytes]]  # returns all metrics in the Prometheus format
 
 
@@ -84,6 +96,8 @@ class Service:
         self._settings = settings
         self._created = int(time())
         self._streams = 0
+        self._large = asyncio.Semaphore(1)
+        self._tidying = False
 
     def routes(self) -> APIRouter:
         """Return the routes under /v1, which need the API key."""
@@ -113,16 +127,15 @@ class Service:
 
     async def chat(self, request: Request) -> Response:
         """Answer a conversation."""
-        body = parse(ChatRequest, await self._body(request))
-        choice = self._choose(body)
+        body, choice = await self._read(request, ChatRequest)
         messages = [message.plain() for message in body.messages]
-        submit = partial(self._engine.submit, messages, choice.sampler, choice.config)
+        submit = partial(self._submit_chat, messages, choice)
         return await self._answer(request, body, choice, submit, messages, chat=True)
 
     async def complete(self, request: Request) -> Response:
         """Continue a text, or fill its gaps."""
-        body = parse(CompletionRequest, await self._body(request))
-        choice, prompt = self._choose(body), body.single()
+        body, choice = await self._read(request, CompletionRequest)
+        prompt = body.single()
         submit = partial(self._submit_text, prompt, choice)
         return await self._answer(request, body, choice, submit, prompt, chat=False)
 
@@ -159,8 +172,17 @@ class Service:
         except ValueError as error:
             raise self._explain(error, body) from None
 
+    def _submit_chat(self, messages: list[dict[str, str]], choice: Choice, **options: Any) -> Job:
+        """Submit a conversation. The tokenizer lets only its template write special tokens."""
+        prompt: Any = messages
+        if self._settings.special_tokens:
+            tokenizer: Any = tokenizer_of(self._engine.model)
+            prompt = tokenizer.chat(messages, special_tokens=True)
+        return self._engine.submit(prompt, choice.sampler, choice.config, **options)
+
     def _submit_text(self, prompt: str | list[int], choice: Choice, **options: Any) -> Job:
         """Submit a prompt to be continued or, if it has gaps, to be filled."""
+        options["special_tokens"] = self._settings.special_tokens
         if isinstance(prompt, str):
             parts = parse_gaps(prompt)
             if any(isinstance(part, Gap) for part in parts):
@@ -183,7 +205,7 @@ class Service:
         facts.update(sampler=choice.sampler_name, stream=bool(body.stream), prompt=prompt)
         if body.stream:
             return await self._stream(request, body, choice, submit, chat=chat)
-        job = await self._submit(body, choice, partial(submit, deadline=body.deadline))
+        job = await self._submit(request, body, choice, partial(submit, deadline=body.deadline))
         facts["job"] = job.id
         try:
             answer = await wait_for_answer(job, request.receive)
@@ -209,7 +231,7 @@ class Service:
         try:
             candidates = body.draft_candidates or 0
             options = {"deadline": body.deadline, "candidates": candidates}
-            job = await self._submit(body, choice, partial(submit, **options))
+            job = await self._submit(request, body, choice, partial(submit, **options))
         except BaseException:
             self._streams -= 1
             raise
@@ -238,10 +260,10 @@ class Service:
         model = self._engine.model
         return Drafts(job.request, tokenizer_of(model), model.info.eos_ids)
 
-    async def _submit(self, body: Common, choice: Choice, submit: Submit) -> Job:
-        """Submit a request in a thread, because encoding a long prompt would block other requests."""
+    async def _submit(self, request: Request, body: Common, choice: Choice, submit: Submit) -> Job:
+        """Encode and submit a request in a thread."""
         try:
-            return await asyncio.to_thread(submit)
+            return await self._in_thread(request, submit)
         except Exception as error:
             raise self._explain(error, body, choice.sampler) from error
 
@@ -258,26 +280,44 @@ class Service:
         facts.update(usage(job, answer), steps=answer.steps, forwards=answer.forwards)
         facts.update(queue_seconds=round(job.queue_seconds, 6), text=answer.text)
 
-    async def _body(self, request: Request) -> dict[str, Any]:
-        """Read the body as JSON; raise if it is of another type, late or too long."""
-        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if kind != JSON:
+    async def _read(self, request: Request, kind: type[AnyRequest]) -> tuple[AnyRequest, Choice]:
+        """Read the body; raise if it is of another type, late, too long or not a request."""
+        media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if media != JSON:
             raise ApiError(415, f"the body must be JSON; send it with content-type: {JSON}")
         try:
-            raw = await asyncio.wait_for(self._read(request), self._settings.body_seconds)
+            raw = await asyncio.wait_for(self._receive(request), self._settings.body_seconds)
         except asyncio.TimeoutError:
             raise ApiError(408, f"the body took longer than {self._settings.body_seconds:g} s") from None
         except ClientDisconnect:
             raise ApiError(HUNG_UP, "the client hung up") from None
-        return read_body(raw)
+        request.state.size = len(raw)
+        body = await self._in_thread(request, lambda: parse(kind, read_body(raw)))
+        return body, self._choose(body)
 
-    async def _read(self, request: Request) -> bytes:
+    async def _receive(self, request: Request) -> bytes:
         body = bytearray()
         async for piece in request.stream():
             body += piece
             if len(body) > self._settings.max_body:
                 raise ApiError(413, f"the body must be at most {self._settings.max_body} bytes")
         return bytes(body)
+
+    async def _in_thread(self, request: Request, work: Callable[[], Result]) -> Result:
+        """Do some work outside the event loop; on large requests one after another, as each takes memory."""
+        if request.state.size < LARGE_BODY:
+            return await asyncio.to_thread(work)
+        try:
+            async with self._large:
+                return await asyncio.to_thread(work)
+        finally:
+            if not self._tidying:
+                self._tidying = True
+                asyncio.get_running_loop().call_later(TIDY_SECONDS, self._tidy)
+
+    def _tidy(self) -> None:
+        self._tidying = False
+        asyncio.get_running_loop().run_in_executor(None, release_memory)
 
 
 def _open_routes(engine: Engine, metrics: Metrics | None, count: Count | None) -> APIRouter:

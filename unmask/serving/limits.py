@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from unmask.errors import FieldError, positive, whole
 from unmask.text.config import GenerationConfig
 from unmask.text.gaps import Gap
-from unmask.text.prompts import Message, Prompt, TextModel, find_tokenizer
+from unmask.text.prompts import Prompt, TextModel, find_tokenizer
 from unmask.types import Sampler
 
 MAX_STOPS = 16
@@ -51,11 +51,14 @@ class Limits:
             problem = "takes two rows of a batch, and this server decodes one at a time"
             raise FieldError("guidance", config.guidance, problem, "leave it out")
 
-    def check_letters(self, model: TextModel, prompt: Prompt) -> None:
-        """Raise if a text has more letters than the longest prompt, before encoding it."""
+    def check_prompt(self, model: TextModel, prompt: Prompt) -> None:
+        """Raise if a prompt has more token ids, or more letters, than the longest has, before encoding it."""
+        if not isinstance(prompt, str) and not any(isinstance(part, Mapping) for part in prompt):
+            _at_most("prompts", len(prompt), self.max_prompt_tokens, "is too long: the prompt's tokens")
+            return
+        turns = [{"content": prompt}] if isinstance(prompt, str) else prompt
+        letters = sum(len(turn.get("content", "")) for turn in turns if isinstance(turn, Mapping))
         longest = getattr(find_tokenizer(model), "longest_token", None)
-        texts = [prompt] if isinstance(prompt, str) else [turn.get("content") for turn in _turns(prompt)]
-        letters = sum(len(text) for text in texts if isinstance(text, str))
         if longest is not None:
             most = min(self.max_prompt_tokens, model.info.max_length) * longest * SHORTENING
             _at_most("prompts", letters, most, "is too long: the prompt's letters")
@@ -89,11 +92,6 @@ class Limits:
             positive("deadline", deadline)
         deadlines = [seconds for seconds in (deadline, self.deadline) if seconds is not None]
         return min(deadlines, default=None)
-
-
-def _turns(prompt: Prompt) -> list[Message]:
-    """Return the messages of a prompt; one of token ids has none."""
-    return [turn for turn in prompt if isinstance(turn, Mapping)] if isinstance(prompt, (list, tuple)) else []
 
 
 def _at_most(name: str, value: int, high: int, what: str = "") -> None:

@@ -191,7 +191,9 @@ class CompletionRequest(Common):
                 )
             prompt = prompt[0]
         # by hand: of a long list, pydantic would collect every wrong item, for seconds
-        if isinstance(prompt, str) or (isinstance(prompt, list) and all(type(item) is int for item in prompt)):
+        if isinstance(prompt, str) or (
+            isinstance(prompt, list) and all(type(item) is int for item in prompt)
+        ):
             return prompt
         sentence = f"prompt must be a text or a list of token ids, got {shown(prompt)}"
         raise ApiError(400, sentence, param="prompt")

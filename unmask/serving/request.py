@@ -75,7 +75,7 @@ def text_request(
 ) -> Request:
     """Return the request to answer a prompt, as `unmask.generate` would; raise if it must be refused."""
     limits.check_config(config)
-    limits.check_letters(model, prompt)
+    limits.check_prompt(model, prompt)
     if isinstance(prompt, str) and prompt:
         prompt = encode_text(model, prompt, special_tokens=special_tokens)
     prepared = prepare(model, [prompt], sampler, config)
@@ -93,7 +93,7 @@ def infill_request(
 ) -> Request:
     """Return the request to fill the gaps of a text, as `unmask.infill` would."""
     limits.check_config(config)
-    limits.check_letters(model, text)
+    limits.check_prompt(model, text)
     parts = read_gaps(text)
     limits.check_gaps(parts)
     prepared = prepare_infill(model, parts, sampler, config, special_tokens=special_tokens)

@@ -38,6 +38,7 @@ class Infilling(Cost):
     gaps: tuple[str, ...]  # the text of each gap
     gap_ids: tuple[tuple[int, ...], ...]  # the tokens of each gap
     given_tokens: int
+    seed: int  # repeats the text, if tokens are drawn
 
 
 def infill(
@@ -77,7 +78,7 @@ class PreparedInfill(PreparedRun):
         [cost], tokens = costs(result, since=since), result.tokens[0].tolist()
         # an unknown id would silently decode to an empty string
         token_ids("Decision.tokens", tokens, self.model.info.vocab_size)
-        return _read(self.model, self.sheet, tokens, cost)
+        return _read(self.model, self.sheet, tokens, self.run.seeds[0], cost)
 
 
 def prepare_infill(
@@ -164,7 +165,7 @@ def lay_out(model: TextModel, parts: Sequence[str | Gap], *, special_tokens: boo
     )
 
 
-def _read(model: TextModel, sheet: Sheet, tokens: list[int], cost: Cost) -> Infilling:
+def _read(model: TextModel, sheet: Sheet, tokens: list[int], seed: int, cost: Cost) -> Infilling:
     gap_ids = [
         tuple(takewhile(lambda token: token not in sheet.ends, tokens[columns])) for columns in sheet.gaps
     ]
@@ -175,6 +176,7 @@ def _read(model: TextModel, sheet: Sheet, tokens: list[int], cost: Cost) -> Infi
         gaps=tuple(gaps),
         gap_ids=tuple(gap_ids),
         given_tokens=len(tokens) - sum(columns.stop - columns.start for columns in sheet.gaps),
+        seed=seed,
         **asdict(cost),
     )
 

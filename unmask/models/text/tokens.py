@@ -152,17 +152,13 @@ class Tokenizer:
         return text
 
     def _encode_with_seams(self, text: str, seam: str) -> list[int]:
-        """Encode a rendered conversation: its special tokens as such, the rest without seams and as letters."""
+        """Encode a rendered conversation: its special tokens as such, the rest as letters without seams."""
         encoding, ids, at = _encoded(self._backend, text), list[int](), 0
-        for token, (start, end) in [
-            *zip(encoding.ids, encoding.offsets, strict=True),
-            (None, (len(text), 0)),
-        ]:
-            if token is None or token in self._marks:
-                ids += _encoded(self._letters, text[at:start].replace(seam, "")).ids
-                ids += [] if token is None else [token]
+        for token, (start, end) in zip(encoding.ids, encoding.offsets, strict=True):
+            if token in self._marks:
+                ids += [*_encoded(self._letters, text[at:start].replace(seam, "")).ids, token]
                 at = end
-        return ids
+        return ids + _encoded(self._letters, text[at:].replace(seam, "")).ids
 
     @cached_property
     def longest_token(self) -> int:
