@@ -146,6 +146,7 @@ class LimitOptions:
     max_batch_tokens: Annotated[int | None, _limit("32768", "Rows times the longest of them.")] = None
     max_queue: Annotated[int | None, _limit("256", "Requests that may wait.")] = None
     max_streams: Annotated[int | None, _limit("512", "Answers streamed at the same time.")] = None
+    max_connections: Annotated[int | None, _limit("1024", "Open connections.")] = None
     max_prompt_tokens: Annotated[int | None, _limit("4096")] = None
     max_new_tokens: Annotated[int | None, _limit("1024")] = None
     max_steps: Annotated[int | None, _limit("1024")] = None
