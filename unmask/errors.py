@@ -78,7 +78,7 @@ def positive(name: str, value: float) -> None:
 def whole(name: str, value: object, low: int, high: int = MAX_WHOLE) -> None:
     if isinstance(value, bool) or not isinstance(value, Integral) or value < low:
         raise FieldError(name, value, f"must be a whole number >= {low}")
-    if value > high:
+    if int(value) > high:
         raise FieldError(name, value, f"must be at most {high}")
 
 

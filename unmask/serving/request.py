@@ -123,7 +123,7 @@ def _checked(
 def _widest(run: Run) -> int:
     """Return the columns of the widest window."""
     windows = [run.plan.columns] if run.sampler.needs.span else [block.columns for block in run.plan.blocks]
-    return max(window.stop - window.start for window in windows)
+    return max(int(window.stop - window.start) for window in windows)
 
 
 def _check_hashable(sampler: Sampler) -> None:
