@@ -193,7 +193,8 @@ def test_unknown_fields_inside_a_field_are_refused(server: Running, fields: Any,
 
 def test_the_message_of_an_answer_can_be_sent_back(server: Running) -> None:
     question = {"role": "user", "content": "a", "name": "me"}
-    made = server.client().chat.completions.create(model="tiny", messages=[question])  # type: ignore[list-item]
+    with server.client() as client:
+        made = client.chat.completions.create(model="tiny", messages=[question])  # type: ignore[list-item]
     messages = [question, made.choices[0].message.model_dump(), question]
     assert server.post("/v1/chat/completions", {"messages": messages}).status_code == 200
 
