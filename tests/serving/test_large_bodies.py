@@ -19,6 +19,7 @@ from unmask import load
 from unmask.serving import Limits
 
 COMPLETE, CHAT = "/v1/completions", "/v1/chat/completions"
+LATEST = 1.5  # seconds; client and server share this process, and perhaps a busy machine
 JSON = {"content-type": "application/json"}
 LARGE: dict[str, Any] = {
     "words": {"prompt": "hello " * 170_000},
@@ -69,7 +70,7 @@ def test_a_large_body_is_refused_soon_and_delays_nobody(mini_server: Running, na
         seconds = time.monotonic() - began
     assert refused.status_code == 400, refused.text
     assert seconds < 5
-    assert longest_wait() < 1
+    assert longest_wait() < LATEST
     assert len(refused.text) < 2000
 
 
@@ -77,7 +78,7 @@ def test_a_long_prompt_that_fits_is_encoded_beside_the_loop(mini_server: Running
     with watched(mini_server) as longest_wait:
         refused = mini_server.post(COMPLETE, {"prompt": "a b " * 30_000}, timeout=60)
     assert "tokens" in refused.json()["error"]["message"]
-    assert longest_wait() < 1
+    assert longest_wait() < LATEST
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")

@@ -183,6 +183,7 @@ class Service:
     def _submit_text(self, prompt: str | list[int], choice: Choice, **options: Any) -> Job:
         """Submit a prompt to be continued or, if it has gaps, to be filled."""
         options["special_tokens"] = self._settings.special_tokens
+        self._engine.limits.check_prompt(self._engine.model, prompt)
         if isinstance(prompt, str):
             parts = parse_gaps(prompt)
             if any(isinstance(part, Gap) for part in parts):
