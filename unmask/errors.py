@@ -8,6 +8,8 @@ from difflib import get_close_matches
 from numbers import Integral, Real
 
 LONGEST = 100  # characters of a value in a message
+MAX_NUMBER = 1e9  # of a setting; products with larger ones overflow in float32
+MAX_WHOLE = 2**31 - 1
 
 
 class FieldError(ValueError):
@@ -61,8 +63,11 @@ def share(name: str, value: float) -> None:
 
 
 def at_least(name: str, value: float, low: float) -> None:
+    """Raise if the value is below `low`, or too large without being infinite, which means no limit."""
     if not _is_number(value) or not value >= low:
         raise FieldError(name, value, f"must be >= {low}")
+    if MAX_NUMBER < value < float("inf"):
+        raise FieldError(name, value, f"must be at most {MAX_NUMBER:g}")
 
 
 def positive(name: str, value: float) -> None:
@@ -70,14 +75,18 @@ def positive(name: str, value: float) -> None:
         raise FieldError(name, value, "must be > 0")
 
 
-def whole(name: str, value: object, low: int) -> None:
+def whole(name: str, value: object, low: int, high: int = MAX_WHOLE) -> None:
     if isinstance(value, bool) or not isinstance(value, Integral) or value < low:
         raise FieldError(name, value, f"must be a whole number >= {low}")
+    if int(value) > high:
+        raise FieldError(name, value, f"must be at most {high}")
 
 
 def finite(name: str, value: float) -> None:
     if not _is_number(value) or not 0 <= value < float("inf"):
         raise FieldError(name, value, "must be >= 0 and finite")
+    if value > MAX_NUMBER:
+        raise FieldError(name, value, f"must be at most {MAX_NUMBER:g}")
 
 
 def flag(name: str, value: object) -> None:
@@ -103,10 +112,12 @@ def token_ids(name: str, ids: Sequence[int], vocabulary: int) -> None:
             raise FieldError(name, token, f"must be token ids from 0 to {vocabulary - 1}")
 
 
-def id_tuple(name: str, value: object) -> tuple[int, ...]:
+def id_tuple(name: str, value: object, most: int | None = None) -> tuple[int, ...]:
     """Return the ids as a tuple; accept a list too, because JSON has no tuples."""
     if not isinstance(value, (tuple, list)) or not all(map(_is_id, value)):
         raise FieldError(name, value, "must be a tuple of token ids such as (2, 7)")
+    if most is not None and len(value) > most:
+        raise FieldError(name, len(value), f"must hold at most {most} token ids")
     return tuple(value)
 
 

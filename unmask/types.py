@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 
 ScheduleName = Literal["linear", "dream"]
+MAX_LOOKBACK = 64  # earlier predictions that a sampler may keep
+MAX_TOP_K = 1024  # candidates that it may keep per position
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,9 +202,9 @@ class Needs:
     min_length: int = 1  # smallest number of generated columns
     revoke: bool = False  # allow to mask or rewrite tokens committed in the current block
     speculation: Speculation | None = None  # run guesses of the next canvases in the same forward
-
     shadow: bool = False  # predict each window column once more, by one that does not attend to it
     attention: int = 0  # the last layers whose attention is averaged; 0: none
+    carry: int = 0  # numbers per column that it hands back in Decision.carry
 
 
 class Sampler(Protocol):

@@ -264,7 +264,7 @@ def test_arguments_come_as_a_string(tmp_path: Path) -> None:
         {"batch_size": 1, "max_batch_size": None, "device": "cpu"},
     )
     assert lm.sampler == LESS(max_jsd=0.02)
-    assert lm.config == GenerationConfig(steps=8, max_new_tokens=16, block_length=None)
+    assert lm.config == GenerationConfig(steps=8, max_new_tokens=16, block_length=None, seed=0)
     assert (lm.mc_num, lm.check_greedy, lm.batch_size, lm.device.type) == (4, False, 3, "cpu")
     assert lm.tokenizer_name == str(folder).replace("/", "__")
     assert lm.get_model_info()["generation"]["steps"] == 8
@@ -280,7 +280,7 @@ def test_a_model_is_compiled_where_the_arguments_ask_for_it(
     plain = UnmaskLM.create_from_arg_string(arguments)
     compiled = UnmaskLM.create_from_arg_string(f"{arguments},compile=True")
     assert [lm.get_model_info()["compile"] for lm in (plain, compiled)] == [False, True]
-    assert compiled.config == GenerationConfig(max_new_tokens=12, cache="prefix", refresh_every=2)
+    assert compiled.config == GenerationConfig(max_new_tokens=12, cache="prefix", refresh_every=2, seed=0)
     assert texts(compiled, PROMPTS) == texts(plain, PROMPTS)
     with pytest.raises(ValueError, match="compile needs a checkpoint by name"):
         UnmaskLM(tiny("llada_tiny"), compile=True)

@@ -22,6 +22,7 @@ from unmask.models.trunk import Trunk
 from unmask.serving import Engine, Limits
 from unmask.serving.server import make_server
 from unmask.serving.settings import Settings
+from unmask.serving.sockets import bound
 
 CONFIG = GenerationConfig(max_new_tokens=16)
 
@@ -97,19 +98,20 @@ class Running:
 def listening(model: Any, *, limits: Limits | None = None, **settings: Any) -> Iterator[Running]:
     """A server on a free port, in a thread of this process."""
     given = {"model_name": "tiny", "config": CONFIG, **settings}
-    engine, server = make_server(model, Settings(**given), limits or Limits(), port=0)
-    thread = threading.Thread(target=server.run)
-    engine.start()
-    thread.start()
-    try:
-        wait_until(lambda: server.started)
-        [listener] = server.servers
-        port = listener.sockets[0].getsockname()[1]
-        yield Running(f"http://127.0.0.1:{port}", engine, listener.get_loop())
-    finally:
-        server.should_exit = True
-        thread.join(10)
-        engine.close(now=True)
+    engine, server = make_server(model, Settings(**given), limits or Limits())
+    with bound("127.0.0.1", 0) as sockets:
+        port = sockets[0].getsockname()[1]
+        thread = threading.Thread(target=server.run, args=[sockets])
+        engine.start()
+        thread.start()
+        try:
+            wait_until(lambda: server.started)
+            [listener] = server.servers
+            yield Running(f"http://127.0.0.1:{port}", engine, listener.get_loop())
+        finally:
+            server.should_exit = True
+            thread.join(10)
+            engine.close(now=True)
     assert not thread.is_alive()
     assert (engine.running, engine.waiting) == (0, 0)
 

@@ -213,7 +213,7 @@ def test_an_exact_engine_runs_the_model_on_every_row_as_it_is_alone() -> None:
     model, shapes = tiny("llada_tiny"), []
 
     hook = model.embed.register_forward_pre_hook(lambda _, inputs: shapes.append(tuple(inputs[0].shape)))
-    config = GenerationConfig(max_new_tokens=6, temperature=0.7)
+    config = GenerationConfig(max_new_tokens=6, temperature=0.7, seed=0)
     prompts = [[7] * length for length in (3, 9, 5, 9)]
     with no_complaints(), Engine(model, exact=True) as engine:
         jobs = [engine.submit(prompt, ONE_BY_ONE, config) for prompt in prompts]
@@ -226,7 +226,7 @@ def test_an_exact_engine_runs_the_model_on_every_row_as_it_is_alone() -> None:
 @pytest.mark.parametrize("name", ["base", "less", "klass", "prophet", "less-released", "base-origin"])
 def test_a_row_joins_rows_that_are_on_their_way(name: str) -> None:
     model = TextToy(Toy(eos_ids=()))
-    config = GenerationConfig(max_new_tokens=12, temperature=0.5)
+    config = GenerationConfig(max_new_tokens=12, temperature=0.5, seed=0)
     with no_complaints(), Engine(Gated(model)) as engine:
         jobs = [engine.submit([2], SAMPLERS[name], config)]
         for prompt in ([3], [4, 5], [6]):
@@ -390,7 +390,7 @@ class Faulty(Counting):
 )
 def test_a_sampler_that_raises_fails_the_request_concerned_alone(error, message, caplog) -> None:
     model = TextToy(Toy(eos_ids=()))
-    sampler, config = Faulty(error=error), GenerationConfig(max_new_tokens=6, temperature=0.9)
+    sampler, config = Faulty(error=error), GenerationConfig(max_new_tokens=6, temperature=0.9, seed=0)
     with Engine(Gated(model)) as engine:
         hold = hold_up(engine)
         good = [engine.submit([n], sampler, config) for n in (2, 3)]
@@ -425,7 +425,7 @@ class Picky(TextToy):
 @pytest.mark.parametrize("nonsense", [False, True])
 def test_a_model_that_fails_on_one_request_still_answers_the_others(nonsense: bool) -> None:
     model = Picky(Toy(eos_ids=(), vocab_size=12), nonsense=nonsense)
-    config = GenerationConfig(max_new_tokens=4, temperature=0.9)
+    config = GenerationConfig(max_new_tokens=4, temperature=0.9, seed=0)
     kind = Ban9()
     with Engine(Gated(model)) as engine:
         hold = hold_up(engine, sampler=kind)

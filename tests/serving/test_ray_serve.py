@@ -145,7 +145,8 @@ def test_a_client_that_hangs_up_frees_its_row(cluster: Cluster, streamed: bool) 
     body = json.dumps({**LONG, "max_tokens": 1000, "stream": streamed})
     host, port = cluster.url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port))) as connection:
-        head = f"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n"
+        head = "POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+        head += f"content-length: {len(body)}\r\n\r\n"
         connection.sendall((head + body).encode())
         wait_until(lambda: sum(cluster.running().values()) == 1)
     wait_until(cluster.idle)

@@ -17,6 +17,7 @@ from unmask.models import load
 from unmask.models.trunk import Trunk
 from unmask.text.config import GenerationConfig
 from unmask.text.generate import Generation, generate, prepare
+from unmask.text.infill import infill
 from unmask.text.stream import stream
 
 PROMPTS = [
@@ -287,3 +288,27 @@ def test_a_token_that_no_vocabulary_has_is_refused_and_not_read_as_nothing(
     # the tokenizer refuses a negative one first
     with raises_field("token_ids" if token < 0 else "Decision.tokens", token):
         list(stream(saying("text"), "p", Foreign(token), config))
+
+
+def test_without_a_seed_every_run_draws_anew_and_says_how_to_repeat_it(model: Trunk) -> None:
+    config = GenerationConfig(max_new_tokens=24, temperature=5.0, stop_at_eos=False)
+    first, second = (generate(model, ["hello", "hello"], Base(), config) for _ in range(2))
+    answers = [*first, *second]
+    assert len({answer.seed for answer in answers}) == len({answer.token_ids for answer in answers}) == 4
+    for answer in answers:
+        again = replace(config, seed=answer.seed)
+        assert generate(model, ["hello"], Base(), again)[0].token_ids == answer.token_ids
+
+
+def test_a_seed_is_named_in_the_answer_and_greedy_decoding_needs_none(model: Trunk) -> None:
+    seeded = GenerationConfig(max_new_tokens=8, temperature=1.0, seed=(3, 4))
+    assert [answer.seed for answer in generate(model, ["a", "b"], config=seeded)] == [3, 4]
+    greedy = [generate(model, ["a"], config=GenerationConfig(max_new_tokens=8))[0] for _ in range(2)]
+    assert greedy[0] == greedy[1]
+
+
+def test_filled_gaps_name_their_seed_too(model: Trunk) -> None:
+    config = GenerationConfig(temperature=5.0)
+    first, second = (infill(model, "a [[gap 16]] b", config=config) for _ in range(2))
+    assert first.text != second.text
+    assert infill(model, "a [[gap 16]] b", config=replace(config, seed=first.seed)).text == first.text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import accumulate
+from time import perf_counter
 from typing import Any
 
 import pytest
@@ -233,3 +234,10 @@ def test_a_model_whose_window_is_too_narrow_is_refused() -> None:
 def test_a_token_that_no_vocabulary_has_is_refused() -> None:
     with raises_field("Decision.tokens", 700, "0 to 511"):
         infill(Scripted([65] * 4), "a[[gap 4]]", Foreign(700))
+
+
+def test_a_long_text_of_escaped_gaps_is_read_in_linear_time() -> None:
+    text = r"\[[gap" * 170_000
+    began = perf_counter()
+    assert parse_gaps(text) == [text.replace("\\", "")]
+    assert perf_counter() - began < 2

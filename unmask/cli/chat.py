@@ -74,7 +74,7 @@ def _turn(setup: Setup, messages: Messages, text: str | None, live: bool) -> Mes
             raise
         print_error(f"{sentence(error)} (/reset starts over)")
         return messages
-    print_cost(answer, answer.finish)
+    print_cost(answer, answer.finish, setup.shown_seed)
     return [*question, {"role": "assistant", "content": answer.text}]
 
 

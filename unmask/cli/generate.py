@@ -62,7 +62,7 @@ def generate(
             continue
         if not stream:
             print_text(answer.text)
-        print_cost(answer, answer.finish)
+        print_cost(answer, answer.finish, setup.shown_seed)
 
 
 def set_up(

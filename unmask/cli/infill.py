@@ -55,7 +55,7 @@ def infill(
         print_json(answer, prompt=source, model=model.model, sampler=choice.sampler)
     else:
         _print(parts, answer.gaps)
-        print_cost(answer)
+        print_cost(answer, seed=setup.shown_seed)
 
 
 def _print(parts: Sequence[str | Gap], gaps: Sequence[str]) -> None:

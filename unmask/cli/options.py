@@ -40,7 +40,7 @@ STEPS = {
     "temperature": "0 takes the likeliest token.",
     "top_p": "Draw from the nucleus of this mass.",
     "top_k": "Draw from this many tokens; 0: all.",
-    "seed": "Seed of every prompt.",
+    "seed": "Seed of every prompt; the answer names it.",
     "guidance": "Classifier-free guidance; 0: off, else 2x the work.",
     "end_tokens": "suppress: no end-of-text token; demote: positions that would take one rank last (base); "
     "last: an end token waits for every mask before it.",
@@ -61,6 +61,7 @@ SHOWN = {
     "next_block_at": "when it is full",
     "cache": "none",
     "refresh_every": "once per block",
+    "seed": "a new one if temperature > 0",
     "max_new_tokens": "the model's own, mostly 256",
 }
 Group = TypeVar("Group", bound=type)

@@ -21,8 +21,8 @@ def print_text(text: str, *, end: str = "\n") -> None:
     typer.echo((printable(text) if sys.stdout.isatty() else text) + end, nl=False)
 
 
-def print_cost(cost: Cost, finish: str | None = None) -> None:
-    """Print the cost of a text as one dim line."""
+def print_cost(cost: Cost, finish: str | None = None, seed: int | None = None) -> None:
+    """Print the cost of a text as one dim line, with the seed that repeats it."""
     facts = [
         f"{cost.steps} steps",
         f"{cost.forwards} forwards",
@@ -30,6 +30,7 @@ def print_cost(cost: Cost, finish: str | None = None) -> None:
         f"{cost.seconds:.2f} s",
     ]
     ending = [] if finish is None else [f"finish: {finish}"]
+    ending += [] if seed is None else [f"seed: {seed}"]
     typer.secho(" · ".join([*facts, *ending]), dim=True, err=True)
 
 

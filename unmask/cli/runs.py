@@ -50,6 +50,14 @@ class Setup:
     sampler_name: str
     config: GenerationConfig
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "config", self.config.seeded())  # one seed for all runs and their traces
+
+    @property
+    def shown_seed(self) -> int | None:
+        """The seed of all prompts, or None if no token is drawn."""
+        return self.config.seeds(1)[0] if self.config.temperature > 0 else None
+
     def decode(self, tokens: Sequence[int]) -> str:
         """Return the text of tokens, special ones included."""
         return "" if self.model.tokenizer is None else self.model.tokenizer.decode(tokens, skip_special=False)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -51,7 +52,11 @@ class ServerOptions(LoadOptions):
     ] = None
     name: Annotated[
         str | None,
-        typer.Option(help="Name of the model in requests.", show_default="MODEL", rich_help_panel=_PANEL),
+        typer.Option(
+            help="Name of the model in requests.",
+            show_default="MODEL, without the path of a folder",
+            rich_help_panel=_PANEL,
+        ),
     ] = None
     threads: Annotated[
         int | None,
@@ -89,9 +94,29 @@ class ServerOptions(LoadOptions):
             metavar="ORIGIN", help="Let pages of this origin call; may be repeated.", rich_help_panel=_PANEL
         ),
     ] = None
+    allowed_host: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="A name of this server in requests, besides --host; * is any. May be repeated.",
+            rich_help_panel=_PANEL,
+        ),
+    ] = None
+    special_tokens: Annotated[
+        bool,
+        typer.Option(
+            "--special-tokens",
+            help="Let prompts and messages spell special tokens, which can end a turn.",
+            rich_help_panel=_PANEL,
+        ),
+    ] = False
     log_prompts: Annotated[
         bool,
-        typer.Option("--log-prompts", help="Write prompts and texts to the log.", rich_help_panel=_PANEL),
+        typer.Option(
+            "--log-prompts",
+            help="Write prompts, texts and messages of errors to the log.",
+            rich_help_panel=_PANEL,
+        ),
     ] = False
 
     def __post_init__(self) -> None:
@@ -121,9 +146,13 @@ class LimitOptions:
     max_batch_tokens: Annotated[int | None, _limit("32768", "Rows times the longest of them.")] = None
     max_queue: Annotated[int | None, _limit("256", "Requests that may wait.")] = None
     max_streams: Annotated[int | None, _limit("512", "Answers streamed at the same time.")] = None
+    max_connections: Annotated[int | None, _limit("1024", "Open connections.")] = None
     max_prompt_tokens: Annotated[int | None, _limit("4096")] = None
     max_new_tokens: Annotated[int | None, _limit("1024")] = None
     max_steps: Annotated[int | None, _limit("1024")] = None
+    max_state_mb: Annotated[
+        int | None, _limit("8192", "MiB that samplers may keep between steps, of all requests.")
+    ] = None
     max_body: Annotated[int | None, _limit("1048576", "Bytes of a request.")] = None
     deadline: Annotated[float | None, _limit("600", "Seconds from a request to its answer.")] = None
 
@@ -202,13 +231,16 @@ def serve(
     with _as_options():
         limits = Limits(**bounds.fields_of(Limits))
         settings = Settings(
-            model_name=server.name or source.model,
+            model_name=server.name or _public_name(source.model),
             sampler=sampler,
             sampler_name=choice.sampler,
             config=config,
             api_key=server.api_key,
+            host=server.host,
+            allowed_hosts=tuple(server.allowed_host or ()),
             cors=tuple(server.cors or ()),
             log_prompts=server.log_prompts,
+            special_tokens=server.special_tokens,
             **bounds.fields_of(Settings),
         )
     limits.check_config(config)
@@ -222,6 +254,11 @@ def serve(
         warm_up = partial(warm_up_server, loaded, settings=settings, limits=limits, exact=server.exact)
         compile_now(loaded, source.model, warm_up, log.info)
         run(loaded, settings.within(loaded.info, limits), limits, sockets=sockets, exact=server.exact)
+
+
+def _public_name(model: str) -> str:
+    """Return the name of a model in requests: of a folder, its own name without the path."""
+    return Path(model).resolve().name if Path(model).is_dir() else model
 
 
 @contextmanager

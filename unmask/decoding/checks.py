@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 
 import torch
@@ -30,6 +31,7 @@ def check_run(
         problem = "is speculative, which needs independent rows and predictions that may be kept"
         remedy = "use its inner sampler, or leave out guidance, refresh_every and reuse=False"
         raise FieldError("sampler", sampler, problem, remedy)
+    check_token_fields(sampler, info)
     generation, length = plan.columns, canvas.tokens.shape[1]
     room = length - canvas.start
     whole("vocab_size", info.vocab_size, 2)
@@ -78,6 +80,7 @@ def check_needs(sampler: Sampler) -> None:
     whole(f"{name}.min_length", needs.min_length, 1)
     if needs.speculation is not None and not isinstance(needs.speculation, Speculation):
         raise FieldError(f"{name}.speculation", needs.speculation, "must be Speculation or None")
+    whole(f"{name}.carry", needs.carry, 0)
     whole(f"{name}.attention", needs.attention, 0)
     for field_name in ("logits", "gather_logits", "span", "noise", "revoke", "shadow"):
         flag(f"{name}.{field_name}", getattr(needs, field_name))
@@ -107,6 +110,16 @@ def check_no_cache(cache: Cache | None, sampler: Sampler) -> None:
     if cache is not None and extra is not None:
         problem = f"must be None: {type(sampler).__name__} needs {extra}, which take the whole canvas"
         raise FieldError("cache", cache, problem, "decode without a cache, or use another sampler")
+
+
+def check_token_fields(sampler: object, info: ModelInfo, path: str = "") -> None:
+    """Raise if a field `..._ids` of the sampler, or of one in it, names a token outside the vocabulary."""
+    for field in fields(sampler) if is_dataclass(sampler) and not isinstance(sampler, type) else ():
+        value, name = getattr(sampler, field.name), f"{path}{field.name}"
+        if field.name.endswith("_ids"):
+            token_ids(name, value, info.vocab_size)
+        else:
+            check_token_fields(value, info, f"{name}.")
 
 
 def check_length(sampler: Sampler, columns: slice) -> None:

@@ -68,7 +68,7 @@ class UnmaskLM(TemplateLM):  # type: ignore[misc]
         super().__init__()
         changes = {name: settings.pop(name) for name in list(settings) if name.startswith(SAMPLER_FIELD)}
         self.sampler = _sampler(sampler, changes)
-        self.config = default_config(settings)
+        self.config = default_config({"seed": 0, **settings})
         self.batch_size = _batch_size(batch_size)
         whole("mc_num", mc_num, 1)
         self.mc_num = mc_num

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from time import perf_counter
 from typing import TypeAlias
@@ -143,6 +143,8 @@ def make_job(
 ) -> EvalJob:
     """Make the batches of a run and its manifest."""
     check_settings(sampler, config)
+    if config.seed is None:
+        config = replace(config, seed=0)  # a run must be the same when it is resumed
     if not isinstance(config.seed, int):
         raise FieldError("seed", config.seed, "must be one number for an evaluation")
     encoded = encode(model, samples, config.new_tokens(model.info))

@@ -42,6 +42,11 @@ class HuggingFaceTokenizer:
         ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False)
         return ids
 
+    def encode_text(self, text: str) -> list[int]:
+        """Encode a text as text: where it spells a special token, it holds letters and not that token."""
+        ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True)
+        return ids
+
     def decode(self, token_ids: Iterable[int], *, skip_special: bool = True) -> str:
         """Decode token ids."""
         return str(
@@ -50,8 +55,11 @@ class HuggingFaceTokenizer:
             )
         )
 
-    def chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
-        """Encode a conversation, with the generation prompt at its end."""
+    def chat(self, messages: Sequence[Mapping[str, str]], *, special_tokens: bool = False) -> list[int]:
+        """Encode a conversation, with the generation prompt at its end.
+
+        Raise if a message spells a special token, which could end its turn, unless `special_tokens`.
+        """
         if not self.tokenizer.chat_template:
             problem = f"cannot be rendered, because the tokenizer of {self.origin} has no chat template"
             raise FieldError("messages", messages, problem, "pass a plain prompt")
@@ -59,7 +67,12 @@ class HuggingFaceTokenizer:
         if self._template is None or self._template.source != source:
             names = {key: str(token) for key, token in self.tokenizer.special_tokens_map.items()}
             self._template = ChatTemplate(source, names, self.origin)
-        return self.encode(self._template.render(checked_messages(messages), add_generation_prompt=True))
+        conversation = checked_messages(messages)
+        for index, message in enumerate(conversation if not special_tokens else ()):
+            for key, text in message.items():
+                if self.encode(text) != self.encode_text(text):
+                    raise FieldError(f"messages[{index}].{key}", text, "must not spell special tokens")
+        return self.encode(self._template.render(conversation, add_generation_prompt=True))
 
 
 class HuggingFaceLM(nn.Module):

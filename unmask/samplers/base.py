@@ -10,10 +10,11 @@ from torch import Tensor
 
 from unmask.decoding.draw import Selection
 from unmask.decoding.summary import ban, by_rows, summarize
-from unmask.errors import at_least, id_tuple, one_of, token_ids
+from unmask.errors import at_least, id_tuple, one_of
 from unmask.samplers import policies, signals
 from unmask.types import Decision, Needs, Observation, Prediction
 
+MAX_DEMOTED = 256  # every step visits each of them
 Order = Literal["confidence", "margin", "entropy", "random", "origin"]
 
 
@@ -36,7 +37,7 @@ class Base:
     def __post_init__(self) -> None:
         one_of("order", self.order, get_args(Order))
         at_least("order_temperature", self.order_temperature, 0)
-        object.__setattr__(self, "demoted_ids", id_tuple("demoted_ids", self.demoted_ids))
+        object.__setattr__(self, "demoted_ids", id_tuple("demoted_ids", self.demoted_ids, MAX_DEMOTED))
         self.selection  # noqa: B018 checks temperature, top_p and top_k
 
     @property
@@ -65,7 +66,6 @@ class Base:
             return random(obs)
         if self.selection == Selection() and not self.demoted_ids:
             return self.scored(obs.now, obs.drawn)
-        token_ids("demoted_ids", self.demoted_ids, obs.now.full_logits.shape[-1])
         return by_rows(self.score_filtered, obs.now.full_logits, obs.drawn[..., None])
 
     def score_filtered(self, logits: Tensor, drawn: Tensor) -> Tensor:

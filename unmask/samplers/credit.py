@@ -46,7 +46,7 @@ class Credit:
 
     @property
     def needs(self) -> Needs:
-        return Needs(gather_logits=True)
+        return Needs(gather_logits=True, carry=2 * self.credits)
 
     def decide(self, obs: Observation) -> Decision:
         raw = signals.confidence(obs.now)

@@ -51,9 +51,9 @@ class FirstMask:
             top_k=TOP_K if jsd else 2,
             lookback=int(jsd),
             gather_logits=jsd,
-            logits=jsd
-            and revoke,  # a revocation reads the full logits of now, which few logits would replace
+            logits=jsd and revoke,  # a revocation reads full logits, which few logits would replace
             revoke=revoke,
+            carry=int(revoke),
         )
 
     def decide(self, obs: Observation) -> Decision:

@@ -15,7 +15,7 @@ from torch import Tensor
 from unmask.errors import at_least, one_of, probability, whole
 from unmask.samplers import policies, signals
 from unmask.samplers.base import random
-from unmask.types import Decision, Needs, Observation
+from unmask.types import MAX_LOOKBACK, Decision, Needs, Observation
 
 Strategy = Literal["all", "max_conf", "min_kl", "random"]
 
@@ -33,14 +33,20 @@ class KLASS:
     def __post_init__(self) -> None:
         probability("min_confidence", self.min_confidence)
         at_least("max_kl", self.max_kl, 0)
-        whole("history", self.history, 1)
+        whole("history", self.history, 1, MAX_LOOKBACK)
         one_of("unmask_strategy", self.unmask_strategy, get_args(Strategy))
         if self.fallback is not None:
             policies.check_fallback(self.fallback)
 
     @property
     def needs(self) -> Needs:
-        return Needs(lookback=1, logits=True, span=True, noise=self.unmask_strategy == "random")
+        return Needs(
+            lookback=1,
+            logits=True,
+            span=True,
+            noise=self.unmask_strategy == "random",
+            carry=self.history - 1,
+        )
 
     def decide(self, obs: Observation) -> Decision:
         confidence = signals.confidence(obs.now)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from unmask.errors import at_least, flag, one_of, probability, whole, within
 from unmask.samplers import policies, signals
-from unmask.types import Decision, Needs, Observation
+from unmask.types import MAX_LOOKBACK, MAX_TOP_K, Decision, Needs, Observation
 
 Policy = Literal["frontier", "run", "all"]
 
@@ -43,9 +43,9 @@ class LESS:
     def __post_init__(self) -> None:
         probability("min_confidence", self.min_confidence)
         at_least("max_jsd", self.max_jsd, 0)
-        whole("persistence", self.persistence, 1)
+        whole("persistence", self.persistence, 1, MAX_LOOKBACK)
         within("min_margin", self.min_margin, 0, 1)
-        whole("top_k", self.top_k, 1)
+        whole("top_k", self.top_k, 1, MAX_TOP_K)
         whole("lookahead", self.lookahead, 0)
         whole("patience", self.patience, 0)
         one_of("policy", self.policy, get_args(Policy))

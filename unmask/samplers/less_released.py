@@ -15,7 +15,7 @@ from torch import Tensor
 from unmask.decoding.canvas import is_any
 from unmask.errors import at_least, probability, whole
 from unmask.samplers import policies, signals
-from unmask.types import Decision, Needs, Observation
+from unmask.types import MAX_LOOKBACK, MAX_TOP_K, Decision, Needs, Observation
 
 FIRST_DRIFT = 1.0  # stands for "no earlier step"; a threshold of 1 lets it pass
 
@@ -38,8 +38,8 @@ class LESSReleased:
     def __post_init__(self) -> None:
         probability("min_confidence", self.min_confidence)
         at_least("max_jsd", self.max_jsd, 0)
-        for name in ("persistence", "top_k"):
-            whole(name, getattr(self, name), 1)
+        whole("persistence", self.persistence, 1, MAX_LOOKBACK)
+        whole("top_k", self.top_k, 1, MAX_TOP_K)
         for name in ("lookahead", "patience"):
             whole(name, getattr(self, name), 0)
         for name in ("end_floor", "end_bar", "end_slope", "end_jsd_factor"):

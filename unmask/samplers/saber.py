@@ -35,7 +35,7 @@ class Saber:
 
     @property
     def needs(self) -> Needs:
-        return Needs(lookback=1, revoke=True)
+        return Needs(lookback=1, revoke=True, carry=1)
 
     def decide(self, obs: Observation) -> Decision:
         assert obs.written is not None, "Needs(revoke=True) promises it"

@@ -10,6 +10,7 @@ from unmask.samplers.wrapper import Wrapper
 from unmask.types import Decision, Needs, Observation, Speculation
 
 Guess = Literal["surest", "first"]
+MAX_ROWS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +27,7 @@ class Speculative(Wrapper):
 
     def __post_init__(self) -> None:
         Wrapper.__post_init__(self)
-        whole("rows", self.rows, 2)
+        whole("rows", self.rows, 2, MAX_ROWS)
         one_of("guess", self.guess, get_args(Guess))
         flag("partial", self.partial)
 

@@ -38,7 +38,7 @@ class WINO:
 
     @property
     def needs(self) -> Needs:
-        return Needs(revoke=True, shadow=True)
+        return Needs(revoke=True, shadow=True, carry=1)
 
     def decide(self, obs: Observation) -> Decision:
         assert obs.tokens is not None

@@ -13,21 +13,26 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from unmask.serving.api_error import as_api_error
+from unmask.serving.logs import log_failure
 from unmask.serving.metrics import Metrics
 
 log = logging.getLogger(__name__)
 GOOD_ID = re.compile(r"[\w.\-]{1,128}", re.ASCII)
 QUIET = ("/healthz", "/readyz", "/metrics")
+QUOTING = ("prompt", "text", "error")  # facts that hold words of the request or of its answer
 HUNG_UP = 499
 
 
 class Access:
     """Give every request an id, and report its outcome to the log and the metrics."""
 
-    def __init__(self, app: ASGIApp, metrics: Metrics | None, *, answer_id: bool = True) -> None:
+    def __init__(
+        self, app: ASGIApp, metrics: Metrics | None, *, answer_id: bool = True, log_prompts: bool = False
+    ) -> None:
         self._app = app
         self._metrics = metrics
         self._answer_id = answer_id  # False: a proxy in front of us adds it
+        self._log_prompts = log_prompts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -48,7 +53,7 @@ class Access:
         try:
             await self._app(scope, receive, send_with_id)
         except Exception as error:
-            log.exception("a request failed", extra={"request_id": request_id})
+            log_failure(log, error, whole=self._log_prompts, request_id=request_id)
             if facts["status"] != HUNG_UP:  # a response has already started
                 raise
             api_error = as_api_error(error)
@@ -61,7 +66,8 @@ class Access:
         if self._metrics is not None:
             self._metrics.requested(path, facts["status"], seconds)
         if path not in QUIET:
-            fields = {"request_id": request_id, "method": scope["method"], "path": path, **facts}
+            shown = {name: fact for name, fact in facts.items() if self._log_prompts or name not in QUOTING}
+            fields = {"request_id": request_id, "method": scope["method"], "path": path, **shown}
             log.info("request", extra={**fields, "seconds": round(seconds, 6)})
 
 

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
 from time import time
-from typing import Any
+from typing import Any, TypeVar
 
 from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.middleware.cors import CORSMiddleware
@@ -20,24 +20,40 @@ from unmask import __version__
 from unmask.samplers import SAMPLERS
 from unmask.serving.access import HUNG_UP, Access
 from unmask.serving.api_error import ApiError, as_api_error
+from unmask.serving.callers import Callers
 from unmask.serving.choices import Choice, choose, explain
 from unmask.serving.engine import Engine
 from unmask.serving.errors import RequestFailed
 from unmask.serving.events import EventStream, events, wait_for_answer
 from unmask.serving.job import Answer, Job
+from unmask.serving.logs import log_failure
+from unmask.serving.memory import release_memory
 from unmask.serving.metrics import Metrics
 from unmask.serving.pages import page_routes
-from unmask.serving.protocol import ChatRequest, Common, CompletionRequest, parse, read_body
+from unmask.serving.protocol import (
+    NEUTRAL,
+    AnyRequest,
+    ChatRequest,
+    Common,
+    CompletionRequest,
+    parse,
+    read_body,
+)
 from unmask.serving.reading import Drafts
 from unmask.serving.replies import Reply, model_card, usage
 from unmask.serving.settings import Settings
 from unmask.text.gaps import Gap, parse_gaps
-from unmask.text.prompts import tokenizer_of
+from unmask.text.prompts import find_tokenizer, tokenizer_of
 from unmask.trace import plain
 from unmask.types import Sampler
 
 log = logging.getLogger(__name__)
+JSON = "application/json"
+KNOWN_FIELDS = {*ChatRequest.model_fields, *CompletionRequest.model_fields, *NEUTRAL}
+LARGE_BODY = 1 << 16  # bytes
+TIDY_SECONDS = 0.5  # from a large request until its memory is given back
 Submit = Callable[[], Job]
+Result = TypeVar("Result")
 Count = Callable[[], Awaitable[bytes]]  # returns all metrics in the Prometheus format
 
 
@@ -57,7 +73,7 @@ def create_app(
     app.include_router(_open_routes(engine, metrics, count))
     app.include_router(service.routes())
     app.include_router(page_routes())
-    app.add_exception_handler(ApiError, _answer_error)
+    app.add_exception_handler(ApiError, partial(_answer_error, log_prompts=settings.log_prompts))
     app.add_exception_handler(HTTPException, _answer_http_error)
     if settings.cors:
         app.add_middleware(
@@ -67,7 +83,8 @@ def create_app(
             allow_headers=["*"],
             expose_headers=["x-request-id", "retry-after"],
         )
-    app.add_middleware(Access, metrics=metrics, answer_id=answer_id)
+    app.add_middleware(Callers, settings=settings)
+    app.add_middleware(Access, metrics=metrics, answer_id=answer_id, log_prompts=settings.log_prompts)
     return app
 
 
@@ -79,6 +96,8 @@ class Service:
         self._settings = settings
         self._created = int(time())
         self._streams = 0
+        self._large = asyncio.Semaphore(1)
+        self._tidying = False
 
     def routes(self) -> APIRouter:
         """Return the routes under /v1, which need the API key."""
@@ -96,7 +115,8 @@ class Service:
         if key is None:
             return
         scheme, _, sent = request.headers.get("authorization", "").partition(" ")
-        same = hmac.compare_digest(sent.strip().encode(), key.encode())
+        # a header arrives as bytes that were read as latin-1
+        same = hmac.compare_digest(sent.strip().encode("latin-1"), key.encode("utf-8", "surrogateescape"))
         if scheme.lower() != "bearer" or not same:
             raise ApiError(
                 401,
@@ -107,16 +127,15 @@ class Service:
 
     async def chat(self, request: Request) -> Response:
         """Answer a conversation."""
-        body = parse(ChatRequest, await self._body(request))
-        choice = self._choose(body)
+        body, choice = await self._read(request, ChatRequest)
         messages = [message.plain() for message in body.messages]
-        submit = partial(self._engine.submit, messages, choice.sampler, choice.config)
+        submit = partial(self._submit_chat, messages, choice)
         return await self._answer(request, body, choice, submit, messages, chat=True)
 
     async def complete(self, request: Request) -> Response:
         """Continue a text, or fill its gaps."""
-        body = parse(CompletionRequest, await self._body(request))
-        choice, prompt = self._choose(body), body.single()
+        body, choice = await self._read(request, CompletionRequest)
+        prompt = body.single()
         submit = partial(self._submit_text, prompt, choice)
         return await self._answer(request, body, choice, submit, prompt, chat=False)
 
@@ -151,10 +170,20 @@ class Service:
         try:
             return choose(body, self._settings)
         except ValueError as error:
-            raise explain(error, body) from None
+            raise self._explain(error, body) from None
+
+    def _submit_chat(self, messages: list[dict[str, str]], choice: Choice, **options: Any) -> Job:
+        """Submit a conversation. The tokenizer lets only its template write special tokens."""
+        prompt: Any = messages
+        if self._settings.special_tokens:
+            tokenizer: Any = tokenizer_of(self._engine.model)
+            prompt = tokenizer.chat(messages, special_tokens=True)
+        return self._engine.submit(prompt, choice.sampler, choice.config, **options)
 
     def _submit_text(self, prompt: str | list[int], choice: Choice, **options: Any) -> Job:
         """Submit a prompt to be continued or, if it has gaps, to be filled."""
+        options["special_tokens"] = self._settings.special_tokens
+        self._engine.limits.check_prompt(self._engine.model, prompt)
         if isinstance(prompt, str):
             parts = parse_gaps(prompt)
             if any(isinstance(part, Gap) for part in parts):
@@ -174,17 +203,15 @@ class Service:
     ) -> Response:
         """Decode, and send the answer as a whole or as a stream."""
         facts: dict[str, Any] = request.state.facts
-        facts.update(sampler=choice.sampler_name, stream=bool(body.stream))
-        if self._settings.log_prompts:
-            facts["prompt"] = prompt
+        facts.update(sampler=choice.sampler_name, stream=bool(body.stream), prompt=prompt)
         if body.stream:
             return await self._stream(request, body, choice, submit, chat=chat)
-        job = await self._submit(body, choice, partial(submit, deadline=body.deadline))
+        job = await self._submit(request, body, choice, partial(submit, deadline=body.deadline))
         facts["job"] = job.id
         try:
             answer = await wait_for_answer(job, request.receive)
         except Exception as error:
-            raise explain(error, body, choice.sampler) from error
+            raise self._explain(error, body, choice.sampler) from error
         if answer is None:
             return Response(status_code=HUNG_UP)
         reply = Reply(job, self._settings.model_name, choice.sampler_name, chat)
@@ -205,7 +232,7 @@ class Service:
         try:
             candidates = body.draft_candidates or 0
             options = {"deadline": body.deadline, "candidates": candidates}
-            job = await self._submit(body, choice, partial(submit, **options))
+            job = await self._submit(request, body, choice, partial(submit, **options))
         except BaseException:
             self._streams -= 1
             raise
@@ -216,7 +243,7 @@ class Service:
             self._drafts(job) if body.drafts else None,
             usage=body.stream_options is not None and body.stream_options.include_usage,
             heartbeat=self._settings.heartbeat,
-            explain=partial(explain, request=body, sampler=choice.sampler),
+            explain=partial(self._explain, body=body, sampler=choice.sampler),
         )
         return EventStream(job, stream, partial(self._release, request.state.facts, job))
 
@@ -225,8 +252,8 @@ class Service:
         self._streams -= 1
         if job.future.cancelled():
             facts["hung_up"] = True
-        elif job.future.exception() is not None:
-            facts["error"] = str(job.future.exception())
+        elif isinstance(error := job.future.exception(), Exception):
+            facts.update(error=str(error), code=as_api_error(error).code)
         else:
             self._note(facts, job, job.result())
 
@@ -234,37 +261,64 @@ class Service:
         model = self._engine.model
         return Drafts(job.request, tokenizer_of(model), model.info.eos_ids)
 
-    async def _submit(self, body: Common, choice: Choice, submit: Submit) -> Job:
-        """Submit a request in a thread, because encoding a long prompt would block other requests."""
+    async def _submit(self, request: Request, body: Common, choice: Choice, submit: Submit) -> Job:
+        """Encode and submit a request in a thread."""
         try:
-            return await asyncio.to_thread(submit)
+            return await self._in_thread(request, submit)
         except Exception as error:
-            raise explain(error, body, choice.sampler) from error
+            raise self._explain(error, body, choice.sampler) from error
+
+    def _explain(self, error: Exception, body: Common, sampler: Sampler | None = None) -> ApiError:
+        """Return the error response to a request, without the folder of the model."""
+        api_error = explain(error, body, sampler)
+        origin = str(getattr(find_tokenizer(self._engine.model), "origin", ""))
+        if origin:
+            api_error.message = api_error.message.replace(origin, self._settings.model_name)
+        return api_error
 
     def _note(self, facts: dict[str, Any], job: Job, answer: Answer) -> None:
         """Add the cost of an answer to the log line."""
         facts.update(usage(job, answer), steps=answer.steps, forwards=answer.forwards)
-        facts.update(queue_seconds=round(job.queue_seconds, 6))
-        if self._settings.log_prompts:
-            facts["text"] = answer.text
+        facts.update(queue_seconds=round(job.queue_seconds, 6), text=answer.text)
 
-    async def _body(self, request: Request) -> dict[str, Any]:
-        """Read the body as JSON; raise if it is late or too long."""
+    async def _read(self, request: Request, kind: type[AnyRequest]) -> tuple[AnyRequest, Choice]:
+        """Read the body; raise if it is of another type, late, too long or not a request."""
+        media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if media != JSON:
+            raise ApiError(415, f"the body must be JSON; send it with content-type: {JSON}")
         try:
-            raw = await asyncio.wait_for(self._read(request), self._settings.body_seconds)
+            raw = await asyncio.wait_for(self._receive(request), self._settings.body_seconds)
         except asyncio.TimeoutError:
             raise ApiError(408, f"the body took longer than {self._settings.body_seconds:g} s") from None
         except ClientDisconnect:
             raise ApiError(HUNG_UP, "the client hung up") from None
-        return read_body(raw)
+        request.state.size = len(raw)
+        body = await self._in_thread(request, lambda: parse(kind, read_body(raw)))
+        return body, self._choose(body)
 
-    async def _read(self, request: Request) -> bytes:
+    async def _receive(self, request: Request) -> bytes:
         body = bytearray()
         async for piece in request.stream():
             body += piece
             if len(body) > self._settings.max_body:
                 raise ApiError(413, f"the body must be at most {self._settings.max_body} bytes")
         return bytes(body)
+
+    async def _in_thread(self, request: Request, work: Callable[[], Result]) -> Result:
+        """Do some work outside the event loop; on large requests one after another, as each takes memory."""
+        if request.state.size < LARGE_BODY:
+            return await asyncio.to_thread(work)
+        try:
+            async with self._large:
+                return await asyncio.to_thread(work)
+        finally:
+            if not self._tidying:
+                self._tidying = True
+                asyncio.get_running_loop().call_later(TIDY_SECONDS, self._tidy)
+
+    def _tidy(self) -> None:
+        self._tidying = False
+        asyncio.get_running_loop().run_in_executor(None, release_memory)
 
 
 def _open_routes(engine: Engine, metrics: Metrics | None, count: Count | None) -> APIRouter:
@@ -312,12 +366,13 @@ def _inline(schema: Any, definitions: dict[str, Any]) -> Any:
     return {name: _inline(part, definitions) for name, part in schema.items()}
 
 
-async def _answer_error(request: Request, error: Exception) -> Response:
+async def _answer_error(request: Request, error: Exception, *, log_prompts: bool) -> Response:
     api_error = as_api_error(error)
-    request.state.facts["error"] = api_error.message
+    param = api_error.param if api_error.param in KNOWN_FIELDS else None  # others are words of the request
+    request.state.facts.update(error=api_error.message, code=api_error.code, param=param)
     cause = error.__cause__
     if api_error.status == 500 and not isinstance(cause, RequestFailed):  # the engine logs its own errors
-        log.error("a request failed", exc_info=cause, extra={"request_id": request.state.request_id})
+        log_failure(log, cause or error, whole=log_prompts, request_id=request.state.request_id)
     return JSONResponse(api_error.body(), status_code=api_error.status, headers=api_error.headers)
 
 

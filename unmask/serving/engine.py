@@ -116,13 +116,17 @@ class Engine:
         *,
         deadline: float | None = None,
         candidates: int = 0,
+        special_tokens: bool = True,
     ) -> Job:
         """Submit a prompt, to be answered as `unmask.generate` would; `deadline` is in seconds from now.
 
         With `candidates`, the job keeps the signals of every step and this many candidates per position.
+        Without `special_tokens`, a text that spells one holds only its letters.
         """
         self._check_open()
-        request = text_request(self.model, prompt, sampler, config, self.limits)
+        request = text_request(
+            self.model, prompt, sampler, config, self.limits, special_tokens=special_tokens
+        )
         return self._enqueue(request, deadline, candidates)
 
     def submit_infill(
@@ -133,10 +137,13 @@ class Engine:
         *,
         deadline: float | None = None,
         candidates: int = 0,
+        special_tokens: bool = True,
     ) -> Job:
         """Submit a text with gaps, to be filled as `unmask.infill` would."""
         self._check_open()
-        request = infill_request(self.model, text, sampler, config, self.limits)
+        request = infill_request(
+            self.model, text, sampler, config, self.limits, special_tokens=special_tokens
+        )
         return self._enqueue(request, deadline, candidates)
 
     def _enqueue(self, request: Request, deadline: float | None, candidates: int) -> Job:
@@ -193,7 +200,8 @@ class Engine:
     def _has_room(self, request: Request) -> bool:
         requests = [request, *(each.request for each in self._running)]
         rows = sum(each.num_rows for each in requests)
-        return self.limits.fits(rows, max(each.length for each in requests))
+        state = sum(each.state_bytes for each in requests)
+        return self.limits.fits(rows, max(each.length for each in requests), state)
 
     def _start(self, job: Job) -> None:
         job.admitted = perf_counter()

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from unmask.errors import FieldError, positive, whole
 from unmask.text.config import GenerationConfig
 from unmask.text.gaps import Gap
+from unmask.text.prompts import Prompt, TextModel, find_tokenizer
+from unmask.types import Sampler
 
 MAX_STOPS = 16
 MAX_STOP_LENGTH = 256  # characters
+MIB = 1 << 20
+SHORTENING = 4  # how many letters of a text may become one when it is normalized
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,12 +27,14 @@ class Limits:
     max_prompt_tokens: int = 4096
     max_new_tokens: int = 1024
     max_steps: int = 1024
+    max_state_mb: int = 8192  # MiB that the samplers of all running requests may keep between steps
     deadline: float | None = 600.0  # seconds from arrival to answer; a request may ask for less
 
     def __post_init__(self) -> None:
         for name in ("max_rows", "max_batch_tokens", "max_prompt_tokens", "max_new_tokens", "max_steps"):
             whole(name, getattr(self, name), 1)
         whole("max_queue", self.max_queue, 0)
+        whole("max_state_mb", self.max_state_mb, 1)
         if self.deadline is not None:
             positive("deadline", self.deadline)
 
@@ -44,6 +51,18 @@ class Limits:
             problem = "takes two rows of a batch, and this server decodes one at a time"
             raise FieldError("guidance", config.guidance, problem, "leave it out")
 
+    def check_prompt(self, model: TextModel, prompt: Prompt) -> None:
+        """Raise if a prompt has more token ids, or more letters, than the longest has, before encoding it."""
+        if not isinstance(prompt, str) and not any(isinstance(part, Mapping) for part in prompt):
+            _at_most("prompts", len(prompt), self.max_prompt_tokens, "is too long: the prompt's tokens")
+            return
+        turns = [{"content": prompt}] if isinstance(prompt, str) else prompt
+        letters = sum(len(turn.get("content", "")) for turn in turns if isinstance(turn, Mapping))
+        longest = getattr(find_tokenizer(model), "longest_token", None)
+        if longest is not None:
+            most = min(self.max_prompt_tokens, model.info.max_length) * longest * SHORTENING
+            _at_most("prompts", letters, most, "is too long: the prompt's letters")
+
     def check_gaps(self, parts: list[str | Gap]) -> None:
         """Raise if the gaps are too long, before laying them out."""
         tokens = sum(part.bounds[1] for part in parts if isinstance(part, Gap))
@@ -54,8 +73,17 @@ class Limits:
         _at_most("prompts", prompt_tokens, self.max_prompt_tokens, "is too long: the prompt's tokens")
         _at_most("prompts", length * lanes, self.max_batch_tokens, "is too long: all tokens of a request")
 
-    def fits(self, lanes: int, longest: int) -> bool:
-        """Return whether this many rows of this length can be decoded together."""
+    def check_state(self, sampler: Sampler, state: int) -> None:
+        """Raise if a sampler would keep more bytes than this server has for all requests."""
+        if state > self.max_state_mb * MIB:
+            problem = f"may keep at most {self.max_state_mb} MiB on this server and needs {state // MIB}"
+            remedy = "ask for fewer tokens, shorter blocks or a shorter history"
+            raise FieldError("sampler", type(sampler).__name__, problem, remedy)
+
+    def fits(self, lanes: int, longest: int, state: int) -> bool:
+        """Return whether this many rows of this length, with bytes of state, can be decoded together."""
+        if state > self.max_state_mb * MIB:
+            return False
         return lanes <= self.max_rows and lanes * longest <= self.max_batch_tokens
 
     def time_left(self, deadline: float | None) -> float | None:

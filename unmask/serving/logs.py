@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
+import traceback
 from datetime import datetime, timezone
 
 USUAL = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName", "color_message"}
@@ -31,6 +32,21 @@ def _is_extra(name: str) -> bool:
     return name not in USUAL and not name.startswith("_")
 
 
+def log_failure(log: logging.Logger, error: BaseException, *, whole: bool, **fields: object) -> None:
+    """Log an error of a request; its message only if `whole`, because it may quote the request."""
+    if whole:
+        log.error("a request failed", exc_info=error, extra=fields)
+        return
+    frames = "".join(traceback.format_tb(error.__traceback__))
+    log.error("a request failed", extra={**fields, "exception": type(error).__name__, "frames": frames})
+
+
+def _without_traceback(record: logging.LogRecord) -> bool:
+    """Drop uvicorn's traceback of an error that we have logged."""
+    record.exc_info = None
+    return True
+
+
 def log_json(level: int = logging.INFO) -> None:
     """Log the server's lines to standard error."""
     handler = logging.StreamHandler(sys.stderr)
@@ -40,4 +56,5 @@ def log_json(level: int = logging.INFO) -> None:
         logger.handlers = [handler]
         logger.setLevel(level)
         logger.propagate = False
+    logging.getLogger("uvicorn.error").addFilter(_without_traceback)
     logging.getLogger("uvicorn.access").disabled = True  # we log our own, more detailed line

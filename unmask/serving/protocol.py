@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
-from unmask.errors import FieldError, known_field, shown
+from unmask.errors import LONGEST, FieldError, known_field, shown
 from unmask.samplers import SAMPLERS
 from unmask.serving.api_error import ApiError
 from unmask.text.fields import CacheName, EndTokens
@@ -36,6 +36,9 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
 # fields about the sender, without effect on the answer
 IGNORED = ("user", "metadata", "store", "service_tier", "parallel_tool_calls", "safety_identifier")
 MOST_CANDIDATES = 16
+MOST_ITEMS = 1024  # of a list, such as the messages
+MOST_LETTERS = 64  # of a role
+Nothing = Annotated[list[JsonValue], Field(max_length=0)] | None
 # bounds for /openapi.json; the code that uses a value checks it
 AT_LEAST_0: dict[str, JsonValue] = {"minimum": 0}
 AT_LEAST_1: dict[str, JsonValue] = {"minimum": 1}
@@ -60,9 +63,10 @@ AnyRequest = TypeVar("AnyRequest", bound="Common")
 class StreamOptions(BaseModel):
     """Options of a stream."""
 
-    model_config = ConfigDict(extra="ignore", strict=True)
+    model_config = ConfigDict(extra="forbid", strict=True)
 
     include_usage: bool = False
+    include_obfuscation: Literal[False] | None = None
 
 
 class Common(BaseModel):
@@ -135,12 +139,18 @@ class Part(BaseModel):
 
 
 class ChatMessage(BaseModel):
-    """One message of a conversation; other fields, such as a name, are ignored."""
+    """One message of a conversation, perhaps one that a client read from an answer."""
 
-    model_config = ConfigDict(extra="ignore", strict=True)
+    model_config = ConfigDict(extra="forbid", strict=True)
 
-    role: str
+    role: str = Field(min_length=1, max_length=MOST_LETTERS)
     content: str | list[Part]
+    name: str | None = Field(None, description="About the sender; without effect on the answer.")
+    refusal: None = None
+    audio: None = None
+    function_call: None = None
+    annotations: Nothing = None
+    tool_calls: Nothing = None
 
     def plain(self) -> dict[str, str]:
         """Return the message in the form of a chat template."""
@@ -168,16 +178,16 @@ class ChatRequest(Common):
 class CompletionRequest(Common):
     """The body of /v1/completions. A prompt with gaps, such as [[gap 8]], is filled."""
 
-    prompt: str | list[str] | list[int] | list[list[int]] = Field(json_schema_extra=ONE_PROMPT)
+    prompt: Any = Field(json_schema_extra=ONE_PROMPT)
 
     @property
     def names(self) -> dict[str, str]:
         return {**super().names, "prompts": "prompt", "text": "prompt", "gap": "prompt"}
 
     def single(self) -> str | list[int]:
-        """Return the only prompt; raise if there are several."""
+        """Return the only prompt; raise if there are several, or if it is neither a text nor token ids."""
         prompt: Any = self.prompt
-        if isinstance(prompt, list) and prompt and not isinstance(prompt[0], int):
+        if isinstance(prompt, list) and prompt and isinstance(prompt[0], (str, list)):
             if len(prompt) > 1:
                 raise ApiError(
                     400,
@@ -186,7 +196,13 @@ class CompletionRequest(Common):
                     param="prompt",
                 )
             prompt = prompt[0]
-        return prompt  # type: ignore[no-any-return]
+        # by hand: of a long list, pydantic would collect every wrong item, for seconds
+        if isinstance(prompt, str) or (
+            isinstance(prompt, list) and all(type(item) is int for item in prompt)
+        ):
+            return prompt
+        sentence = f"prompt must be a text or a list of token ids, got {shown(prompt)}"
+        raise ApiError(400, sentence, param="prompt")
 
 
 def read_body(body: bytes) -> dict[str, Any]:
@@ -212,9 +228,13 @@ def parse(kind: type[AnyRequest], body: Mapping[str, Any]) -> AnyRequest:
             _check_neutral(name, sent.pop(name), neutral)
     try:
         for name in sorted(sent):
-            known_field(name, sent[name], kind.model_fields, "a request")
+            known_field(name[:LONGEST], sent[name], kind.model_fields, "a request")
+            if name != "prompt":
+                _check_lists(name, sent[name])
     except FieldError as error:
         raise ApiError(400, str(error), param=error.field) from None
+    except RecursionError:
+        raise ApiError(400, "the body is nested too deeply") from None
     try:
         # from JSON, where a strict model accepts a list for a tuple and 1 for 1.0
         request = kind.model_validate_json(json.dumps(sent))
@@ -222,6 +242,15 @@ def parse(kind: type[AnyRequest], body: Mapping[str, Any]) -> AnyRequest:
         raise _as_sentence(error) from None
     _check_together(request)
     return request
+
+
+def _check_lists(name: str, value: Any) -> None:
+    """Raise if the value holds a long list; to tell every mistake in it would take seconds."""
+    if isinstance(value, list) and len(value) > MOST_ITEMS:
+        raise FieldError(name, len(value), f"must hold lists of at most {MOST_ITEMS} items")
+    if isinstance(value, (list, dict)):
+        for item in value.values() if isinstance(value, dict) else value:
+            _check_lists(name, item)
 
 
 def _check_together(request: Common) -> None:

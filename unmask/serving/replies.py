@@ -65,6 +65,7 @@ class Reply:
             "seconds": round(answer.seconds, 6),
             "queue_seconds": round(self.job.queue_seconds, 6),
             "sampler": self.sampler,
+            "seed": answer.seed,
             **gaps,
         }
 

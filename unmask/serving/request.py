@@ -14,6 +14,7 @@ from unmask.decoding.cache import BlockCache
 from unmask.decoding.checks import check_run, extra_needs
 from unmask.decoding.draw import RowNoise
 from unmask.decoding.executor import remaining
+from unmask.decoding.memory import state_bytes
 from unmask.decoding.observe import Outcome
 from unmask.decoding.options import Options
 from unmask.decoding.result import Counter, Result
@@ -25,7 +26,7 @@ from unmask.text.config import GenerationConfig
 from unmask.text.gaps import read_gaps
 from unmask.text.generate import Generation, Prepared, Run, prepare
 from unmask.text.infill import Infilling, PreparedInfill, prepare_infill
-from unmask.text.prompts import Prompt, TextModel
+from unmask.text.prompts import Prompt, TextModel, encode_text
 from unmask.types import ModelInfo, Prediction, Sampler, Step
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ class Request:
     run: Run  # its canvas and bans are on the CPU
     prompt_tokens: int
     eos_ids: tuple[int, ...]  # end the text
+    state_bytes: int = 0  # that its sampler keeps between steps
 
     @property
     def length(self) -> int:
@@ -63,22 +65,38 @@ class Request:
 
 
 def text_request(
-    model: TextModel, prompt: Prompt, sampler: Sampler, config: GenerationConfig, limits: Limits
+    model: TextModel,
+    prompt: Prompt,
+    sampler: Sampler,
+    config: GenerationConfig,
+    limits: Limits,
+    *,
+    special_tokens: bool = True,
 ) -> Request:
     """Return the request to answer a prompt, as `unmask.generate` would; raise if it must be refused."""
     limits.check_config(config)
+    limits.check_prompt(model, prompt)
+    if isinstance(prompt, str) and prompt:
+        prompt = encode_text(model, prompt, special_tokens=special_tokens)
     prepared = prepare(model, [prompt], sampler, config)
     return _checked(prepared, limits, prepared.prompt_tokens[0], prepared.eos_ids)
 
 
 def infill_request(
-    model: TextModel, text: str, sampler: Sampler, config: GenerationConfig, limits: Limits
+    model: TextModel,
+    text: str,
+    sampler: Sampler,
+    config: GenerationConfig,
+    limits: Limits,
+    *,
+    special_tokens: bool = True,
 ) -> Request:
     """Return the request to fill the gaps of a text, as `unmask.infill` would."""
     limits.check_config(config)
+    limits.check_prompt(model, text)
     parts = read_gaps(text)
     limits.check_gaps(parts)
-    prepared = prepare_infill(model, parts, sampler, config)
+    prepared = prepare_infill(model, parts, sampler, config, special_tokens=special_tokens)
     given = int((prepared.canvas.tokens != prepared.canvas.mask_id).sum())
     return _checked(prepared, limits, given, ())
 
@@ -89,10 +107,23 @@ def _checked(
     run = source.run
     _check_servable(run.sampler)
     on_cpu = replace(run, canvas=run.canvas.to("cpu"), bans=run.bans.to("cpu"))
-    request = Request(source=source, run=on_cpu, prompt_tokens=prompt_tokens, eos_ids=eos_ids)
+    request = Request(
+        source=source,
+        run=on_cpu,
+        prompt_tokens=prompt_tokens,
+        eos_ids=eos_ids,
+        state_bytes=state_bytes(run.sampler.needs, run.model.info, _widest(run)),
+    )
     limits.check_size(prompt_tokens, request.length, request.num_rows)
+    limits.check_state(run.sampler, request.state_bytes)
     check_run(run.model, on_cpu.canvas, run.sampler, run.plan, run.options, on_cpu.bans)
     return request
+
+
+def _widest(run: Run) -> int:
+    """Return the columns of the widest window."""
+    windows = [run.plan.columns] if run.sampler.needs.span else [block.columns for block in run.plan.blocks]
+    return max(int(window.stop - window.start) for window in windows)
 
 
 def _check_servable(sampler: Sampler) -> None:

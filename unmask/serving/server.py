@@ -6,37 +6,47 @@ import logging
 import signal
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from time import perf_counter
 from types import FrameType
+from typing import Any
 
 import uvicorn
 
 from unmask.fast.warm_up import STEPS, batch_sizes, dummy_prompt
 from unmask.serving.app import create_app
+from unmask.serving.connections import Connection, Connections, raise_descriptor_limit
 from unmask.serving.engine import Engine, exact_costs_little
 from unmask.serving.limits import Limits
 from unmask.serving.metrics import Metrics
 from unmask.serving.settings import Settings
+from unmask.serving.sockets import Listener
 from unmask.text.prompts import TextModel
 
 log = logging.getLogger(__name__)
+DESCRIPTORS = 256  # besides those of connections
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Server(uvicorn.Server):
     """Finish running requests on the first signal, drop them on the second, disconnect on the third."""
 
-    def __init__(self, config: uvicorn.Config, engine: Engine) -> None:
+    def __init__(self, config: uvicorn.Config, engine: Engine, connections: Connections) -> None:
         super().__init__(config)
         self._engine = engine
+        self._connections = connections
         self._signals = 0
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start as uvicorn does, and log the URLs, which uvicorn omits for given sockets."""
+        for listener in sockets or ():
+            if isinstance(listener, Listener):
+                listener.out_of_descriptors = self._connections.out_of_descriptors
         await super().startup(sockets=sockets)
+        self._connections.fit_descriptors()
         for listener in sockets or ():
             host, port = listener.getsockname()[:2]
             name = f"[{host}]" if listener.family == socket.AF_INET6 else host
@@ -67,17 +77,28 @@ def make_server(
     settings: Settings,
     limits: Limits,
     *,
-    host: str = "127.0.0.1",
-    port: int = 8000,
     exact: bool = False,
 ) -> tuple[Engine, Server]:
-    """Make an engine and its server; neither runs yet."""
+    """Make an engine and its server for bound sockets; neither runs yet."""
     engine = Engine(model, limits, Metrics(), exact=exact)
     app = create_app(engine, settings)
-    config = uvicorn.Config(
-        app, host=host, port=port, log_config=None, access_log=False, lifespan="off", server_header=False
+    connections = Connections(
+        settings.max_connections,
+        header_seconds=settings.header_seconds,
+        stall_seconds=settings.stall_seconds,
     )
-    return engine, Server(config, engine)
+    protocol: Any = partial(Connection, all_connections=connections)
+    config = uvicorn.Config(
+        app,
+        http=protocol,
+        ws="none",
+        loop="asyncio",  # its accept goes through our sockets
+        log_config=None,
+        access_log=False,
+        lifespan="off",
+        server_header=False,
+    )
+    return engine, Server(config, engine, connections)
 
 
 def warm_up_server(
@@ -106,15 +127,16 @@ def serve(
     settings: Settings,
     limits: Limits,
     *,
-    sockets: list[socket.socket],
+    sockets: Sequence[socket.socket],
     exact: bool | None = None,
 ) -> None:
     """Serve on bound sockets until a signal arrives; `exact=None` means exact if it costs little."""
     if exact is None:
         exact = exact_costs_little(model)
+    raise_descriptor_limit(settings.max_connections + DESCRIPTORS)
     engine, server = make_server(model, settings, limits, exact=exact)
     engine.start()
     try:
-        server.run(sockets=sockets)
+        server.run(sockets=list(sockets))
     finally:
         engine.close(now=True)  # all connections are closed: no client waits for an answer

@@ -20,20 +20,27 @@ class Settings:
     sampler_name: str = "less"
     config: GenerationConfig = field(default_factory=GenerationConfig)
     api_key: str | None = field(default=None, repr=False)
-    cors: tuple[str, ...] = ()  # origins allowed to call from a browser
+    host: str = "127.0.0.1"  # address that it listens on; other Host headers are refused
+    allowed_hosts: tuple[str, ...] = ()  # further names in Host headers; "*": all
+    cors: tuple[str, ...] = ()  # origins allowed to call from a browser; "*": all
     max_body: int = 1 << 20  # bytes
     body_seconds: float = 30.0  # time for a body to arrive
     max_streams: int = 512  # concurrent streams
+    max_connections: int = 1024  # open connections; fewer where the process may open fewer files
+    header_seconds: float = 10.0  # time for the headers of a request to arrive
+    stall_seconds: float = 60.0  # time for a client to read what was sent
     heartbeat: float = 15.0  # seconds of silence after which a stream sends a comment
     log_prompts: bool = False
+    special_tokens: bool = False  # whether texts and messages may spell special tokens
 
     def __post_init__(self) -> None:
         whole("max_body", self.max_body, 1)
         whole("max_streams", self.max_streams, 1)
+        whole("max_connections", self.max_connections, 1)
         if self.api_key is not None and not self.api_key:
             remedy = "leave it out to let everybody in"
             raise FieldError("api_key", self.api_key, "must not be empty", remedy)
-        for name in ("body_seconds", "heartbeat"):
+        for name in ("body_seconds", "header_seconds", "stall_seconds", "heartbeat"):
             positive(name, getattr(self, name))
 
     def within(self, info: ModelInfo, limits: Limits) -> Settings:

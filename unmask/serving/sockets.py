@@ -5,18 +5,64 @@ from __future__ import annotations
 import errno
 import os
 import socket
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from time import sleep
 from typing import Any
+
+NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+RETRY_SECONDS = 0.05
+
+
+class Listener(socket.socket):
+    """A socket that turns clients away while the process has no descriptor left for them.
+
+    asyncio would log every attempt, thousands a second. A spare descriptor takes the client off the queue.
+    """
+
+    def __init__(self, *kind: Any, **more: Any) -> None:
+        super().__init__(*kind, **more)
+        self.out_of_descriptors: Callable[[OSError], None] = lambda error: None
+        self._spare: int | None = os.open(os.devnull, os.O_RDONLY)
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        try:
+            return super().accept()
+        except OSError as error:
+            if error.errno not in NO_DESCRIPTORS:
+                raise
+            self.out_of_descriptors(error)
+        self._turn_away()
+        raise BlockingIOError  # asyncio comes back when the next client is there
+
+    def close(self) -> None:
+        self._release()
+        super().close()
+
+    def _turn_away(self) -> None:
+        self._release()
+        try:
+            super().accept()[0].close()
+        except BlockingIOError:
+            pass
+        except OSError:
+            sleep(RETRY_SECONDS)  # the spare is gone: do not ask again at once
+        with suppress(OSError):
+            self._spare = os.open(os.devnull, os.O_RDONLY)
+
+    def _release(self) -> None:
+        if self._spare is not None:
+            os.close(self._spare)
+            self._spare = None
 
 
 @contextmanager
-def bound(host: str, port: int) -> Iterator[list[socket.socket]]:
+def bound(host: str, port: int) -> Iterator[list[Listener]]:
     """Yield a bound socket per address of a host; it accepts no connections until it listens."""
     with ExitStack() as stack:
-        sockets: list[socket.socket] = []
+        sockets: list[Listener] = []
         for family, address in _addresses(host, port):
-            opened = stack.enter_context(socket.socket(family, socket.SOCK_STREAM))
+            opened = stack.enter_context(Listener(family, socket.SOCK_STREAM))
             try:
                 _bind(opened, address)
             except OSError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from secrets import randbits
 from typing import get_args
 
 from unmask.decoding.cache import BlockCache, Recompute
@@ -16,6 +17,7 @@ from unmask.samplers.wrapper import rebuild
 from unmask.text.fields import CacheName, ConfigFields, EndTokens
 from unmask.types import ModelInfo, Sampler
 
+SEED_BITS = 32  # of a new seed; every JSON reader keeps as many
 RECOMPUTE: dict[CacheName, Recompute] = {"prefix": "suffix", "dual": "block"}
 
 
@@ -69,10 +71,8 @@ class GenerationConfig(ConfigFields):
     def _check_seed(self) -> None:
         if isinstance(self.seed, (list, tuple)):  # copy: the caller may change its list later
             object.__setattr__(self, "seed", tuple(self.seed))
-        for seed in self.seed if isinstance(self.seed, tuple) else (self.seed,):
-            whole("seed", seed, 0)
-            if seed >= 2**63:
-                raise FieldError("seed", seed, "must be below 2**63")
+        for seed in self.seed if isinstance(self.seed, tuple) else (self.seed or 0,):
+            whole("seed", seed, 0, 2**63 - 1)
 
     def _check_stop(self) -> None:
         if isinstance(self.stop, str):
@@ -90,12 +90,18 @@ class GenerationConfig(ConfigFields):
         return Selection(temperature=self.temperature, top_p=self.top_p, top_k=self.top_k)
 
     def seeds(self, rows: int) -> tuple[int, ...]:
-        """Return one seed per row."""
+        """Return one seed per row; if there is no seed and tokens are drawn, new ones in every call."""
+        if self.seed is None:
+            return tuple(0 if self.temperature == 0 else randbits(SEED_BITS) for _ in range(rows))
         if isinstance(self.seed, int):
             return (self.seed,) * rows
         if len(self.seed) != rows:
             raise FieldError("seed", self.seed, f"must be one number or one for each of {rows} prompts")
         return tuple(self.seed)
+
+    def seeded(self) -> GenerationConfig:
+        """Return the same settings with a seed, a new one if there is none and tokens are drawn."""
+        return self if self.seed is not None else replace(self, seed=self.seeds(1)[0])
 
     def new_tokens(self, info: ModelInfo) -> int:
         """Return the number of tokens to decode for each prompt."""

@@ -23,8 +23,9 @@ class ConfigFields:
     temperature: float = 0.0  # 0: argmax
     top_p: float = 1.0
     top_k: int = 0  # 0: all tokens
-    # an int seeds every prompt, so a row's text does not depend on its place in the batch
-    seed: int | Sequence[int] = 0
+    # an int seeds every prompt, so a row's text does not depend on its place in the batch; None: new seeds in
+    # every run if temperature > 0, else 0. The answer names its seed
+    seed: int | Sequence[int] | None = None
     guidance: float = 0.0  # classifier-free guidance; 0: off
     stop: tuple[str, ...] = ()  # a text ends before the earliest of these
     min_new_tokens: int = 0  # no end token before this many tokens; stop strings count from the start

@@ -57,14 +57,15 @@ def parse_gaps(text: str) -> list[str | Gap]:
 
     A backslash before "[[gap" makes it literal; two backslashes are a backslash and a gap.
     """
-    parts: list[str | Gap] = [""]
+    parts: list[str | Gap] = []
+    pieces: list[str] = []  # of the text since the last gap
     at = 0
     while opening := OPENING.search(text, at):
         slashes, literal = divmod(len(opening[1]), 2)
         before = text[at : opening.start()] + "\\" * slashes
         at = opening.end()
         if literal:
-            parts[-1] = f"{parts[-1]}{before}[[gap"
+            pieces += [before, "[[gap"]
             continue
         rest = REST.match(text, at)
         if rest is None:
@@ -75,11 +76,10 @@ def parse_gaps(text: str) -> list[str | Gap]:
                 r"write \[[gap for the characters themselves",
             )
         gap = Gap(int(rest[1])) if rest[2] is None else Gap(min=int(rest[1]), max=int(rest[2]))
-        parts[-1] = f"{parts[-1]}{before}"
-        parts += [gap, ""]
+        parts += ["".join([*pieces, before]), gap]
+        pieces = []
         at = rest.end()
-    parts[-1] = f"{parts[-1]}{text[at:]}"
-    return parts
+    return [*parts, "".join([*pieces, text[at:]])]
 
 
 def escape_gaps(text: str) -> str:

@@ -43,6 +43,7 @@ class Generation(Cost):
     token_ids: tuple[int, ...]  # the tokens of the text; without a tokenizer, this is the answer
     prompt_tokens: int
     finish: Finish
+    seed: int  # repeats the text, if tokens are drawn
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,15 +88,16 @@ class Prepared(PreparedRun):
 
     def report(self, result: Result, *, since: float) -> list[Generation]:
         """Return a Generation per row of a decoded canvas."""
-        rows = zip(result.generated.tolist(), self.prompt_tokens, costs(result, since=since), strict=True)
-        return [self._read_row(generated, length, cost) for generated, length, cost in rows]
+        cost = costs(result, since=since)
+        rows = zip(result.generated.tolist(), self.prompt_tokens, self.run.seeds, cost, strict=True)
+        return [self._read_row(*row) for row in rows]
 
-    def _read_row(self, generated: list[int], prompt_tokens: int, cost: Cost) -> Generation:
+    def _read_row(self, generated: list[int], prompt_tokens: int, seed: int, cost: Cost) -> Generation:
         # an unknown id would silently decode to an empty string
         token_ids("Decision.tokens", generated, self.vocab_size)
         text, ids, finish = self.ending.read(generated)
         return Generation(
-            text=text, token_ids=ids, prompt_tokens=prompt_tokens, finish=finish, **asdict(cost)
+            text=text, token_ids=ids, prompt_tokens=prompt_tokens, finish=finish, seed=seed, **asdict(cost)
         )
 
 

@@ -26,7 +26,7 @@ from unmask.text.generate import (
     costs,
     prepare_run,
 )
-from unmask.text.prompts import TextModel, check_ids, device_of, tokenizer_of
+from unmask.text.prompts import TextModel, check_ids, device_of, encode_text, tokenizer_of
 from unmask.types import Sampler, Step
 
 
@@ -38,6 +38,7 @@ class Infilling(Cost):
     gaps: tuple[str, ...]  # the text of each gap
     gap_ids: tuple[tuple[int, ...], ...]  # the tokens of each gap
     given_tokens: int
+    seed: int  # repeats the text, if tokens are drawn
 
 
 def infill(
@@ -77,17 +78,22 @@ class PreparedInfill(PreparedRun):
         [cost], tokens = costs(result, since=since), result.tokens[0].tolist()
         # an unknown id would silently decode to an empty string
         token_ids("Decision.tokens", tokens, self.model.info.vocab_size)
-        return _read(self.model, self.sheet, tokens, cost)
+        return _read(self.model, self.sheet, tokens, self.run.seeds[0], cost)
 
 
 def prepare_infill(
-    model: TextModel, text: str | Sequence[str | Gap], sampler: Sampler, config: GenerationConfig
+    model: TextModel,
+    text: str | Sequence[str | Gap],
+    sampler: Sampler,
+    config: GenerationConfig,
+    *,
+    special_tokens: bool = True,
 ) -> PreparedInfill:
     """Prepare one text with gaps for callers that read every step."""
     is_model(model)
     check_settings(sampler, config)
     _check_config(config)
-    sheet = lay_out(model, read_gaps(text))
+    sheet = lay_out(model, read_gaps(text), special_tokens=special_tokens)
     settings = replace(config, stop_at_eos=False)  # an end token ends its gap, not the text
     canvas = Canvas(sheet.tokens[None], None, sheet.gaps[0].start, model.info.mask_id)
     if config.next_block_at is not None:
@@ -129,7 +135,7 @@ class Sheet:
     gaps: tuple[slice, ...]  # the columns of each gap
 
 
-def lay_out(model: TextModel, parts: Sequence[str | Gap]) -> Sheet:
+def lay_out(model: TextModel, parts: Sequence[str | Gap], *, special_tokens: bool = True) -> Sheet:
     """Encode the parts one after another, with a mask for every token that a gap may take."""
     tokenizer, info = tokenizer_of(model), model.info
     tokens: list[int] = []
@@ -143,7 +149,7 @@ def lay_out(model: TextModel, parts: Sequence[str | Gap]) -> Sheet:
             tokens += [info.mask_id] * high
             closed += [True] * low + [False] * (high - low)
         else:
-            ids = tokenizer.encode(part)
+            ids = encode_text(model, part, special_tokens=special_tokens)
             check_ids("text", ids, info)
             tokens += ids
             closed += [False] * len(ids)
@@ -161,7 +167,7 @@ def lay_out(model: TextModel, parts: Sequence[str | Gap]) -> Sheet:
     )
 
 
-def _read(model: TextModel, sheet: Sheet, tokens: list[int], cost: Cost) -> Infilling:
+def _read(model: TextModel, sheet: Sheet, tokens: list[int], seed: int, cost: Cost) -> Infilling:
     gap_ids = [
         tuple(takewhile(lambda token: token not in sheet.ends, tokens[columns])) for columns in sheet.gaps
     ]
@@ -172,6 +178,7 @@ def _read(model: TextModel, sheet: Sheet, tokens: list[int], cost: Cost) -> Infi
         gaps=tuple(gaps),
         gap_ids=tuple(gap_ids),
         given_tokens=len(tokens) - sum(columns.stop - columns.start for columns in sheet.gaps),
+        seed=seed,
         **asdict(cost),
     )
 

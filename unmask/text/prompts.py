@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from numbers import Integral
 from typing import Protocol, TypeAlias, cast
 
@@ -61,6 +61,15 @@ def tokenizer_of(model: MaskedLM) -> TextTokenizer:
             "or give prompts as token ids"
         )
     return tokenizer
+
+
+def encode_text(model: MaskedLM, text: str, *, special_tokens: bool) -> list[int]:
+    """Return the token ids of a text; without `special_tokens`, the spelling of one in it is only text."""
+    tokenizer = tokenizer_of(model)
+    if special_tokens:
+        return tokenizer.encode(text)
+    encode: Callable[[str], list[int]] = getattr(tokenizer, "encode_text", tokenizer.encode)
+    return encode(text)
 
 
 def device_of(model: MaskedLM) -> torch.device:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property, partial
 from pathlib import Path
 
 import tokenizers
@@ -12,6 +14,8 @@ from unmask.errors import FieldError
 from unmask.models.checkpoint.files import CheckpointFiles
 from unmask.models.text.chat import ChatTemplate, Message, chat_template, checked_messages, probe
 from unmask.models.text.vocabulary import build_backend, check_fits, is_id
+
+LONG_TEXT = 10_000  # letters
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +49,10 @@ class Tokenizer:
         turn_end = None if template is None else _turn_end(backend, template)
         return cls(backend, _special_ids(files, backend, turn_end), template, str(path))
 
+    def __getstate__(self) -> dict[str, object]:
+        """Leave out the blind twin: a copy of it would see special tokens again."""
+        return {name: value for name, value in vars(self).items() if name != "_letters"}
+
     @property
     def has_chat_template(self) -> bool:
         """Whether `chat` works."""
@@ -57,7 +65,12 @@ class Tokenizer:
 
     def encode(self, text: str, *, add_special: bool = False) -> list[int]:
         """Encode a text; special tokens in it are recognised, and added only with `add_special`."""
-        return self._backend.encode(_checked_text(text), add_special_tokens=add_special).ids
+        return _encoded(self._backend, _checked_text(text), add_special=add_special).ids
+
+    def encode_text(self, text: str) -> list[int]:
+        """Encode a text as text: where it spells a special token, it holds letters and not that token."""
+        ids = self.encode(text)
+        return ids if self._marks.isdisjoint(ids) else _encoded(self._letters, text).ids
 
     def encode_batch(self, texts: Sequence[str], *, add_special: bool = False) -> list[list[int]]:
         """Encode each text, without padding."""
@@ -99,9 +112,79 @@ class Tokenizer:
         self._template.check_nothing_dropped(conversation)
         return self._template.render(conversation, add_generation_prompt)
 
-    def chat(self, messages: Sequence[Message], *, add_generation_prompt: bool = True) -> list[int]:
-        """Encode a conversation; some templates always add the generation prompt."""
-        return self.encode(self.render_chat(messages, add_generation_prompt=add_generation_prompt))
+    def chat(
+        self,
+        messages: Sequence[Message],
+        *,
+        add_generation_prompt: bool = True,
+        special_tokens: bool = False,
+    ) -> list[int]:
+        """Encode a conversation; some templates always add the generation prompt.
+
+        Only the template writes special tokens: a content that spells one cannot end its turn or begin
+        another one. With `special_tokens`, contents may hold them too.
+        """
+        conversation = checked_messages(messages)
+        render = partial(self.render_chat, add_generation_prompt=add_generation_prompt)
+        if special_tokens or not self._hold_marks(conversation):
+            return self.encode(render(conversation))
+        seam = _unused_letter(conversation)
+        apart = [{**turn, "content": self._take_apart(turn["content"], seam)} for turn in conversation]
+        return self._encode_with_seams(render(apart), seam)
+
+    def _hold_marks(self, messages: Sequence[Message]) -> bool:
+        """Return whether a content spells a special token; raise if a role or a name does."""
+        for index, message in enumerate(messages):
+            for key in ("role", "name"):
+                if not self._marks.isdisjoint(self.encode(message.get(key, ""))):
+                    problem = "must not hold special tokens"
+                    raise FieldError(f"messages[{index}].{key}", message[key], problem)
+        return any(not self._marks.isdisjoint(self.encode(message["content"])) for message in messages)
+
+    def _take_apart(self, text: str, seam: str) -> str:
+        """Return a text with a seam inside each special token that it spells."""
+        encoding = _encoded(self._backend, text)
+        for token, (start, end) in reversed(list(zip(encoding.ids, encoding.offsets, strict=True))):
+            if token in self._marks:
+                spelled = text[start:end]
+                middle = start + len(spelled) - len(spelled.lstrip()) + 1  # after its first letter
+                text = text[:middle] + seam + text[middle:]
+        return text
+
+    def _encode_with_seams(self, text: str, seam: str) -> list[int]:
+        """Encode a rendered conversation: its special tokens as such, the rest as letters without seams."""
+        encoding, ids, at = _encoded(self._backend, text), list[int](), 0
+        for token, (start, end) in zip(encoding.ids, encoding.offsets, strict=True):
+            if token in self._marks:
+                ids += [*_encoded(self._letters, text[at:start].replace(seam, "")).ids, token]
+                at = end
+        return ids + _encoded(self._letters, text[at:].replace(seam, "")).ids
+
+    @cached_property
+    def longest_token(self) -> int:
+        """Letters of the longest token."""
+        return max(map(len, self._backend.get_vocab()))
+
+    @cached_property
+    def _marks(self) -> frozenset[int]:
+        """The tokens that a text cannot spell: special ones, and those with a part in the chat template."""
+        template = self.chat_template or ""
+        named = {self.special.mask, *self.special.ends}
+        return frozenset(
+            token
+            for token, added in self._backend.get_added_tokens_decoder().items()
+            if added.special or token in named or added.content in template
+        )
+
+    @cached_property
+    def _letters(self) -> tokenizers.Tokenizer:
+        """The same tokenizer, blind to special tokens in a text."""
+        specification = json.loads(self._backend.to_str())
+        for added in specification["added_tokens"]:
+            added["special"] = added["id"] in self._marks
+        backend = tokenizers.Tokenizer.from_str(json.dumps(specification))
+        backend.encode_special_tokens = True
+        return backend
 
 
 def _special_ids(files: CheckpointFiles, backend: tokenizers.Tokenizer, turn_end: int | None) -> SpecialIds:
@@ -151,6 +234,20 @@ def _turn_end(backend: tokenizers.Tokenizer, template: ChatTemplate) -> int | No
     _, _, after = template.render(messages, add_generation_prompt=False).partition(probe(1))
     ids = backend.encode(after.lstrip(), add_special_tokens=False).ids
     return ids[0] if ids and ids[0] in backend.get_added_tokens_decoder() else None
+
+
+def _encoded(backend: tokenizers.Tokenizer, text: str, *, add_special: bool = False) -> tokenizers.Encoding:
+    """Encode a text. Of a long one, other threads need not wait for the end: only a batch is encoded so."""
+    if len(text) < LONG_TEXT:
+        return backend.encode(text, add_special_tokens=add_special)
+    [encoding] = backend.encode_batch([text], add_special_tokens=add_special)
+    return encoding
+
+
+def _unused_letter(messages: Sequence[Message]) -> str:
+    """Return a letter for private use that is in no message."""
+    used = set[str]().union(*(value for message in messages for value in message.values()))
+    return next(letter for letter in map(chr, range(0xF0000, 0xFFFFD)) if letter not in used)
 
 
 def _checked_text(text: object) -> str:

@@ -1,0 +1,23 @@
+"""Give memory back to the system."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from contextlib import suppress
+from functools import cache
+
+
+def release_memory() -> None:
+    """Return freed memory to the system, where the C library keeps it: glibc keeps it for each thread."""
+    trim = _trim()
+    if trim is not None:
+        trim(0)
+
+
+@cache
+def _trim() -> Callable[[int], object] | None:
+    with suppress(OSError, AttributeError):
+        trim: Callable[[int], object] = ctypes.CDLL(None).malloc_trim
+        return trim
+    return None
