@@ -317,7 +317,8 @@ def inside(rows: Rows, window: slice, block: Block) -> Tensor | None:
     if window == block.columns:
         return None
     column = torch.arange(window.start, window.stop, device=rows.canvas.tokens.device)[None]
-    return (column >= block.columns.start) & (column < block.columns.stop)
+    inside: Tensor = (column >= block.columns.start) & (column < block.columns.stop)
+    return inside
 
 
 def broken_logits(rows: list[int], step: int) -> ValueError:

@@ -123,7 +123,8 @@ class Lab:
         block = self.settings.block_length
         if isinstance(block, int):
             block = min(block, tokens)
-        chosen = {"max_new_tokens": tokens, "block_length": block, "stop": benchmark.stop, **settings}
+        fixed = {"max_new_tokens": tokens, "block_length": block, "stop": benchmark.stop, "seed": 0}
+        chosen = {**fixed, **settings}
         if "cache" not in settings:
             chosen |= {"cache": self.settings.cache, "refresh_every": self.settings.refresh_every}
         config = GenerationConfig(**chosen)

@@ -190,7 +190,7 @@ def _join_turns(parts: Sequence[Turn], device: torch.device) -> Turn:
         columns.append(torch.cat(urgent))
     packed = to_device(torch.cat(columns, dim=-1), device)
     started, clock = packed[:, :1], packed[:, 1:5]
-    masked, active, *others = packed[:, 5:].bool().split(width, dim=-1)
+    masked, active, *others = torch.split(packed[:, 5:].bool(), width, dim=-1)
     running = torch.ones(len(parts), dtype=torch.bool, device=device)
     todo = Todo(masked, active, running, running, len(parts), len(parts), others[0] if others else None)
     return replace(parts[0], todo=todo, started=started[:, 0].long(), clock=clock)
