@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.decoding.test_properties import Case, cases, named
+from tests.decoding.test_properties import KINDS, Case, cases, named
 from tests.raises import raises_field
 from tests.toy import Toy, make_canvas
 from unmask import SAMPLERS, Base, GenerationConfig, Options, RowNoise, Threshold, decode, denoise, plan
@@ -27,7 +27,7 @@ def steps_of(case: Case, sampler, at: float, rows: slice = slice(None)):
     return canvas, list(denoise(case.model, canvas, named(sampler), blocks, options, noise=noise))
 
 
-@pytest.mark.parametrize("name", sorted(SAMPLERS))
+@pytest.mark.parametrize("name", KINDS)
 @settings(max_examples=6)
 @given(case=cases(), at=st.sampled_from([0.1, 0.5, 1.0]))
 def test_every_sampler_leaves_no_mask_and_a_batch_equals_singles(name: str, case: Case, at: float) -> None:

@@ -8,7 +8,14 @@ import pytest
 import torch
 from hypothesis import given, settings
 
-from tests.decoding.test_properties import EAGER, assert_batch_equals_singles, cases, every_sampler, named
+from tests.decoding.test_properties import (
+    EAGER,
+    KINDS,
+    assert_batch_equals_singles,
+    cases,
+    every_sampler,
+    named,
+)
 from tests.raises import raises_field
 from tests.test_samplers import sure
 from tests.toy import committed, drawing, observe
@@ -54,7 +61,7 @@ def test_a_batch_of_n_equals_n_singles(wrapper, name, case):
 
 def every_value(test):
     """Run a test with every preset, and with values that make every branch of a rule happen."""
-    return pytest.mark.parametrize("sampler", [*sorted(SAMPLERS), *EAGER], ids=str)(test)
+    return pytest.mark.parametrize("sampler", [*KINDS, *EAGER], ids=str)(test)
 
 
 @every_value

@@ -13,6 +13,7 @@ from tests.raises import raises_field
 from tests.text.scripted import EOS, MASK, TOKENIZER, Foreign, Scripted, saying
 from tests.toy import Toy
 from unmask import LESS, SAMPLERS, Base
+from unmask.bench.every_sampler import kinds
 from unmask.models import load
 from unmask.models.trunk import Trunk
 from unmask.text.config import GenerationConfig
@@ -52,7 +53,7 @@ def singles(model: Trunk, sampler: Any, config: GenerationConfig) -> list[Genera
     ]
 
 
-@pytest.mark.parametrize("name", SAMPLERS)
+@pytest.mark.parametrize("name", kinds())
 def test_a_batch_of_eight_equals_eight_single_calls(model: Trunk, name: str) -> None:
     config, sampler = short(model), SAMPLERS[name]
     assert generate(model, PROMPTS, sampler, config) == singles(model, sampler, config)

@@ -15,6 +15,7 @@ from torch import Tensor
 from tests.raises import ANYTHING, raises_field
 from tests.text.scripted import BOS, EOS, MASK, TOKENIZER, Foreign, Scripted
 from unmask import KLASS, SAMPLERS, Threshold
+from unmask.bench.every_sampler import kinds
 from unmask.models.trunk import Trunk
 from unmask.text.config import GenerationConfig
 from unmask.text.gaps import Gap, escape_gaps, parse_gaps
@@ -23,7 +24,7 @@ from unmask.text.infill import infill, plan_gaps
 BLOCKS = GenerationConfig(block_length=8)
 
 
-@pytest.mark.parametrize("name", SAMPLERS)
+@pytest.mark.parametrize("name", kinds())
 def test_every_sampler_fills_the_gaps_and_nothing_else(model: Trunk, name: str) -> None:
     config = GenerationConfig() if model.info.block_length is None else BLOCKS
     out = infill(model, "the [[gap 5]] is not [[gap 0-6]] here", SAMPLERS[name], config)

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from tests.toy import Toy, trail
 from unmask import LESS, SAMPLERS, Canvas, Prophet, make_sampler
+from unmask.bench.every_sampler import kinds
 from unmask.decoding.result import collect
 from unmask.trace import (
     Header,
@@ -69,7 +70,7 @@ def written(run, tmp_path) -> Path:
 
 
 @pytest.mark.parametrize("block_length", [None, 5])
-@pytest.mark.parametrize("name", SAMPLERS)
+@pytest.mark.parametrize("name", kinds())
 def test_a_replay_gives_the_tokens_of_every_step(name, block_length, tmp_path):
     canvas, steps = trail(
         Toy(drift=3.0), make_sampler(name), PROMPTS, length=12, steps=7, block_length=block_length

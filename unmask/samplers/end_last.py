@@ -34,6 +34,8 @@ class EndLast(Wrapper):
         accepted = first.commit & early & ~first.forced[:, None]
         wanted = second.commit & ~early | accepted
         left = obs.masked & ~wanted
+        if second.revoke is not None:
+            left = left | second.revoke
         blocked = is_any(tokens, obs.eos_ids) & _behind(left)
         commit = wanted & ~blocked
         stuck = (second.commit & obs.masked).any(-1) & ~commit.any(-1)  # it wrote other tokens than at first
