@@ -73,6 +73,8 @@ def at_least(name: str, value: float, low: float) -> None:
 def positive(name: str, value: float) -> None:
     if not _is_number(value) or not value > 0:
         raise FieldError(name, value, "must be > 0")
+    if value > MAX_NUMBER:
+        raise FieldError(name, value, f"must be at most {MAX_NUMBER:g}")
 
 
 def whole(name: str, value: object, low: int, high: int = MAX_WHOLE) -> None:

@@ -74,7 +74,7 @@ def test_eval_goes_on_or_says_what_differs(checkpoint, tmp_path):
     ("arguments", "words"),
     [
         (("gsm9k",), "did you mean 'gsm8k'?"),
-        (("mini-gsm8k", "--protocol", "papier"), "protocol must be one of mini, got 'papier'"),
+        (("mini-gsm8k", "--protocol", "papier"), "protocol must be one of mini, dev, held-out, got 'papier'"),
         (("mini-gsm8k", "--limit", "0"), "limit must be a whole number >= 1"),
         (("mini-gsm8k", "--batch-size", "0"), "batch_size must be a whole number >= 1"),
         (("mini-gsm8k", "--workers", "2"), "--workers needs a cluster"),

@@ -39,7 +39,11 @@ from unmask.serving.monitor import NoMonitor
 from unmask.types import Cache, Decision, ModelInfo, Needs, Observation
 
 ONE_BY_ONE = Threshold(min_confidence=1)
-SERVED = [each for each in SAMPLERS.values() if not each.needs.shadow and not each.needs.attention]
+SERVED = [
+    each
+    for each in SAMPLERS.values()
+    if not (each.needs.shadow or each.needs.attention or each.needs.speculation)
+]
 EAGER = [Threshold(min_confidence=0.4), Prophet(early=2.0, mid=1.5, late=1.0), Base(order_temperature=0.3)]
 
 

@@ -71,10 +71,11 @@ class Speculator:
         guesses[..., window] = torch.where(fill, last.top1[:, None], guesses[..., window])
         return guesses
 
-    def keep(self, guesses: Tensor | None, parts: Sequence[Prediction], fresh: Tensor) -> None:
-        """Keep the guesses [B, R, N] of the fresh rows, with a prediction of B rows each."""
-        if guesses is None:
-            return
+    def keep(self, guesses: Tensor, parts: Sequence[Prediction], fresh: Tensor, number: Tensor) -> None:
+        """Keep the first `number` [B] guesses [B, R, N] of fresh rows, and their predictions of B rows."""
+        # a row of a batch may have run more guesses than it would have alone
+        useless = torch.arange(guesses.shape[1], device=number.device) >= number[:, None]
+        guesses = guesses.masked_fill(useless[..., None], NO_TOKEN)
         missing = self.speculation.rows - 1 - len(parts)
         if missing:
             guesses = torch.cat(

@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from unmask.errors import FieldError
+from unmask.errors import FieldError, whole
 
 # where nothing passes: the surest position, the first mask, or the surest of the first n masks
 Fallback = Literal["surest", "first"] | int
@@ -68,10 +68,12 @@ def fallback(score: Tensor, active: Tensor, choice: Fallback) -> Tensor:
 
 def check_fallback(choice: object) -> None:
     """Raise unless `fallback` takes this choice."""
-    number = isinstance(choice, int) and not isinstance(choice, bool) and choice >= 1
-    if not number and choice not in ("surest", "first"):
+    if choice in ("surest", "first"):
+        return
+    if isinstance(choice, bool) or not isinstance(choice, int):
         problem = "must be 'surest', 'first' or a whole number >= 1"
         raise FieldError("fallback", choice, problem, "a number n takes the surest of the first n masks")
+    whole("fallback", choice, 1)
 
 
 def apart(score: Tensor, candidates: Tensor, conflict: Tensor) -> Tensor:
