@@ -186,7 +186,7 @@ def test_it_asks_the_loop_for_no_more_than_it_uses():
     for sampler in (FirstMask(), FirstMask(window=2), ALWAYS):
         assert sampler.needs == Needs()
     assert FirstMask(along="jsd").needs == Needs(top_k=8, lookback=1, gather_logits=True)
-    assert FirstMask(revoke_below=0.1).needs == Needs(revoke=True)
+    assert FirstMask(revoke_below=0.1).needs == Needs(revoke=True, carry=1)
     both = FirstMask(along="jsd", revoke_below=0.1).needs
     assert (both.logits, both.revoke) == (True, True)
 

@@ -136,9 +136,9 @@ def test_one_graph_is_enough_for_a_run_with_a_cache():
 def test_what_is_compiled_for_one_sampler_does_not_stop_another(traced):
     samplers = ("threshold", "klass", "less", "base", "factor", "factor-released", "entropy-bound", "prophet")
     samplers += ("credit", "saber", "pc", "first-mask-revoke", "hierarchy")
-    for family, block in (("llada_tiny", 16), ("dream_tiny", None)):
+    for family, block, some in (("llada_tiny", 16, samplers[::2]), ("dream_tiny", None, samplers[1::2])):
         plain, fast = tiny(family), started(family)
-        for sampler in samplers:
+        for sampler in some:
             ways = [decoded(model, PROMPTS["batch"], sampler=sampler, block=block) for model in (plain, fast)]
             assert torch.equal(ways[0].tokens, ways[1].tokens), (family, sampler)
 

@@ -47,13 +47,13 @@ def model(folder: Path) -> Trunk:
 
 
 def texts(model: Trunk, sampler: str, temperature: float) -> list[tuple[int, ...]]:
-    config = GenerationConfig(max_new_tokens=32, temperature=temperature, seed=7)
+    config = GenerationConfig(max_new_tokens=16, temperature=temperature, seed=7)
     return [tuple(answer.token_ids) for answer in generate(model, PROMPTS, make_sampler(sampler), config)]
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
-@pytest.mark.parametrize("sampler", ["less", "klass", "base", "random", "entropy-bound", "prophet"])
+@pytest.mark.parametrize("sampler", ["less", "klass", "random"])
 def test_a_setting_of_torch_changes_no_text(
     model: Trunk, setting: str, temperature: float, sampler: str
 ) -> None:
