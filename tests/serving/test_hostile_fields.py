@@ -69,8 +69,8 @@ KINDS = {type(sampler): name for name, sampler in reversed(SAMPLERS.items())}
 def test_no_field_of_a_sampler_makes_the_server_fail(client: httpx.Client, name: str) -> None:
     sampler = make_sampler(name)
     assert is_dataclass(sampler)
-    for field in fields(sampler):
-        for value in ABSURD:
+    for number, field in enumerate(fields(sampler)):
+        for value in ABSURD if number == 0 else ABSURD[:8]:  # words and lists are refused by their type
             body = {"prompt": "a", "max_tokens": 3, "sampler": name, "sampler_fields": {field.name: value}}
             check(client, COMPLETE, body)
             if isinstance(value, float):

@@ -46,6 +46,7 @@ class EndLast(Wrapper):
             eligible=eligible,
             forced=second.forced | stuck,
             tokens=tokens,
+            revoke=None if second.revoke is None else second.revoke & ~stuck[:, None],
             signals={**second.signals, "end_waits": blocked & (first.eligible | wanted)},
         )
 
