@@ -17,7 +17,6 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from unmask import __version__
-from unmask.samplers import SAMPLERS
 from unmask.serving.access import HUNG_UP, Access
 from unmask.serving.api_error import ApiError, as_api_error
 from unmask.serving.callers import Callers
@@ -41,6 +40,7 @@ from unmask.serving.protocol import (
 )
 from unmask.serving.reading import Drafts
 from unmask.serving.replies import Reply, model_card, usage
+from unmask.serving.request import SERVED
 from unmask.serving.settings import Settings
 from unmask.text.gaps import Gap, parse_gaps
 from unmask.text.prompts import find_tokenizer, tokenizer_of
@@ -150,7 +150,7 @@ class Service:
         limits, info = self._engine.limits, self._engine.model.info
         tokenizer = tokenizer_of(self._engine.model)
         facts = {
-            "samplers": sorted(SAMPLERS),
+            "samplers": sorted(SERVED),
             "sampler_fields": {name: plain(sampler) for name, sampler in self._samplers().items()},
             "sampler": self._settings.sampler_name,
             "chat": bool(getattr(tokenizer, "has_chat_template", True)),
@@ -164,7 +164,7 @@ class Service:
 
     def _samplers(self) -> dict[str, Sampler]:
         """Return all samplers by name, the default one with the server's settings."""
-        return {**SAMPLERS, self._settings.sampler_name: self._settings.sampler}
+        return {**SERVED, self._settings.sampler_name: self._settings.sampler}
 
     def _choose(self, body: Common) -> Choice:
         try:

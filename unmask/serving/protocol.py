@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
 from unmask.errors import LONGEST, FieldError, known_field, shown
-from unmask.samplers import SAMPLERS
 from unmask.serving.api_error import ApiError
+from unmask.serving.request import SERVED
 from unmask.text.fields import CacheName, EndTokens
 
 # OpenAI fields that we do not support, with the values that turn them off
@@ -56,7 +56,7 @@ ONE_PROMPT: dict[str, JsonValue] = {
         {"type": "array", "items": {"anyOf": [A_TEXT, TOKEN_IDS]}, "minItems": 1, "maxItems": 1},
     ]
 }
-A_SAMPLER: dict[str, JsonValue] = {"enum": [*sorted(SAMPLERS), None]}
+A_SAMPLER: dict[str, JsonValue] = {"enum": [*sorted(SERVED), None]}
 AnyRequest = TypeVar("AnyRequest", bound="Common")
 
 
