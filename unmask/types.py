@@ -185,7 +185,7 @@ class Speculation:
     """How to guess the next canvases, which run beside the real one."""
 
     rows: int = 4  # of a forward for each row: the real canvas and rows - 1 guesses
-    order: Literal["surest", "first"] = "surest"  # guesses fill the surest masks first, or the first ones
+    guess: Literal["surest", "first"] = "surest"  # guesses fill the surest masks first, or the first ones
     partial: bool = False  # commit only a part of a decision if that part was guessed (FreeDave++)
 
 

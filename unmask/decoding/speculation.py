@@ -58,7 +58,7 @@ class Speculator:
         if count < 1:
             return None
         score = last.top_logits[..., 0] - last.lse
-        if self.speculation.order == "first":
+        if self.speculation.guess == "first":
             score = -torch.arange(score.shape[1], device=score.device).float().expand_as(score)
         order = score.masked_fill(~todo.active, -torch.inf).argsort(dim=-1, descending=True, stable=True)
         rank = torch.zeros_like(order).scatter(

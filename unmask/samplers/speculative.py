@@ -33,7 +33,7 @@ class Speculative(Wrapper):
 
     @property
     def needs(self) -> Needs:
-        speculation = Speculation(rows=self.rows, order=self.guess, partial=self.partial)
+        speculation = Speculation(rows=self.rows, guess=self.guess, partial=self.partial)
         return replace(self.sampler.needs, speculation=speculation)
 
     def decide(self, obs: Observation) -> Decision:
