@@ -30,7 +30,6 @@ import httpx
 
 HONEST, HOSTILE = 3, 4  # clients
 MOST_GROWTH = 0.1
-FEW = 2
 LATEST_HEALTH = 2.0  # seconds
 SETTLE_SECONDS = 20.0
 SAMPLERS = ("less", "base", "threshold", "klass", "prophet", "entropy-bound", "less-released", "random")
@@ -245,16 +244,9 @@ def settled(process: int, url: str) -> Held:
 
 
 def grown(before: Held, after: Held) -> dict[str, float]:
-    """Return the quantities that grew by more than is allowed, with the factor.
-
-    A bounded pool may start one or two of its threads late.
-    """
+    """Return the quantities that grew by more than is allowed, with the factor."""
     pairs = {name: (value, asdict(after)[name]) for name, value in asdict(before).items()}
-    return {
-        name: new / max(old, 1)
-        for name, (old, new) in pairs.items()
-        if new > old * (1 + MOST_GROWTH) and (name == "rows" or new - old > FEW)
-    }
+    return {name: new / max(old, 1) for name, (old, new) in pairs.items() if new > old * (1 + MOST_GROWTH)}
 
 
 def main() -> None:

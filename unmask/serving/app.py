@@ -6,6 +6,7 @@ import asyncio
 import hmac
 import logging
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from time import time
 from typing import Any, TypeVar
@@ -51,6 +52,7 @@ log = logging.getLogger(__name__)
 JSON = "application/json"
 KNOWN_FIELDS = {*ChatRequest.model_fields, *CompletionRequest.model_fields, *NEUTRAL}
 LARGE_BODY = 1 << 16  # bytes
+READERS = 2  # threads that parse and tokenise requests
 TIDY_SECONDS = 0.5  # from a large request until its memory is given back
 Submit = Callable[[], Job]
 Result = TypeVar("Result")
@@ -97,6 +99,7 @@ class Service:
         self._created = int(time())
         self._streams = 0
         self._large = asyncio.Semaphore(1)
+        self._threads = ThreadPoolExecutor(READERS, "unmask-read")
         self._tidying = False
 
     def routes(self) -> APIRouter:
@@ -307,18 +310,21 @@ class Service:
     async def _in_thread(self, request: Request, work: Callable[[], Result]) -> Result:
         """Do some work outside the event loop; on large requests one after another, as each takes memory."""
         if request.state.size < LARGE_BODY:
-            return await asyncio.to_thread(work)
+            return await self._run(work)
         try:
             async with self._large:
-                return await asyncio.to_thread(work)
+                return await self._run(work)
         finally:
             if not self._tidying:
                 self._tidying = True
                 asyncio.get_running_loop().call_later(TIDY_SECONDS, self._tidy)
 
+    def _run(self, work: Callable[[], Result]) -> asyncio.Future[Result]:
+        return asyncio.get_running_loop().run_in_executor(self._threads, work)
+
     def _tidy(self) -> None:
         self._tidying = False
-        asyncio.get_running_loop().run_in_executor(None, release_memory)
+        self._run(release_memory)
 
 
 def _open_routes(engine: Engine, metrics: Metrics | None, count: Count | None) -> APIRouter:
