@@ -67,20 +67,26 @@ CODE_READERS: dict[str, Callable[[str], object]] = {
 
 
 def seconds(read: Callable[[str], object], text: str) -> float:
-    """The processor time of a reading, the better of two."""
-    times = []
-    for _ in range(2):
-        began = thread_time()
-        read(text)
-        times.append(thread_time() - began)
-    return min(times)
+    """Return the processor time of a reading."""
+    began = thread_time()
+    read(text)
+    return thread_time() - began
 
 
 def check_growth(read: Callable[[str], object], text: Callable[[int], str], size: int) -> None:
-    """A text four times as long takes about four times as long; sixteen times would be quadratic."""
-    longer = seconds(read, text(4 * size))
-    if longer > 0.02:  # a shorter time says little
-        assert longer < 9 * seconds(read, text(size))
+    """Check that a text four times as long takes about four times as long; sixteen would be quadratic.
+
+    A busy machine may disturb one measurement, but not three.
+    """
+    growth = []
+    for _ in range(3):
+        longer = seconds(read, text(4 * size))
+        if longer < 0.02:  # too short to say anything
+            return
+        growth.append(longer / seconds(read, text(size)))
+        if growth[-1] < 10:
+            return
+    pytest.fail(f"four times the text took {growth} times as long")
 
 
 @pytest.mark.parametrize("text", TEXTS)
@@ -92,4 +98,4 @@ def test_reading_is_linear_in_the_length_of_a_text(reader: str, text: str) -> No
 @pytest.mark.parametrize("text", CODES)
 @pytest.mark.parametrize("reader", CODE_READERS)
 def test_finding_a_program_is_linear_in_the_length_of_a_text(reader: str, text: str) -> None:
-    check_growth(CODE_READERS[reader], CODES[text], 150)
+    check_growth(CODE_READERS[reader], CODES[text], 200)  # as many lines as compilations
