@@ -56,7 +56,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Return whether all checks passed, and a short reason if not."""
+    """Whether all checks passed, and a short reason if not."""
 
     passed: bool
     reason: str

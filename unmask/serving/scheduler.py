@@ -89,7 +89,8 @@ def run_forward(model: MaskedLM, requests: Sequence[RunningRequest], device: tor
     window = slice(min(each.start for each in windows), max(each.stop for each in windows))
     cache = _join_caches(requests, rows)
     if rows[0].run.guidance:
-        scale = torch.tensor([row.run.guidance for row in rows], device=device)[:, None, None]
+        scales = [row.run.guidance for row in rows]
+        scale = torch.tensor(scales, dtype=torch.float32, device=device)[:, None, None]
         given = torch.zeros_like(canvas.tokens, dtype=torch.bool)
         for i, (row, shift) in enumerate(zip(rows, shifts, strict=True)):
             given[i, shift:] = row.given
