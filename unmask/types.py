@@ -220,6 +220,14 @@ class Sampler(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """The blocks that a model attends by: a column sees its own block and those before."""
+
+    block_length: int
+    origin: Literal["prompt", "generation"] = "prompt"  # which begins with a block
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelInfo:
     """Facts about a model that the loop and `generate` use."""
@@ -231,6 +239,7 @@ class ModelInfo:
     max_length: int = 4096
     new_tokens: int = 256  # default length of a generation
     block_length: int | None = None  # the family's default; None: full sequence
+    grid: Grid | None = None  # the blocks that it attends by; None: every column sees all
     schedule: ScheduleName = "linear"  # the family's fixed schedule
     deterministic: bool = True  # same tokens, same logits: an unchanged canvas needs no new forward
     separable: bool = False  # a row's logits depend on that row alone: rows may be run without the others
@@ -253,6 +262,10 @@ class Cache(Protocol):
 
     def ran(self, columns: slice) -> None:
         """Take note of a complete forward of these columns."""
+        ...
+
+    def keep(self, rows: Tensor) -> None:
+        """Keep these of the stored rows [n], in this order; called between start_block and a forward."""
         ...
 
 

@@ -60,6 +60,9 @@ class BlockCache:
         """Start to decode these columns; the next forward runs the whole canvas."""
         self._block, self._age = block, 0
 
+    def keep(self, rows: Tensor) -> None:
+        """Keep some rows: nothing to do, as the first forward of a block stores all of them anew."""
+
     @property
     def _outdated(self) -> bool:
         return self._age == 0 or self._age == self.refresh_every

@@ -4,31 +4,56 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from unmask.errors import FieldError, whole
+from unmask.types import Grid
 
+NO_TOKEN = -1
 
 @dataclass(frozen=True, slots=True)
 class Canvas:
-    """Tokens of a batch. Prompts are left-padded so that every row generates from column `start`."""
+    """Tokens of a batch. Prompts are left-padded so that every row generates from column `start`.
+
+    For a model that attends block by block, `start` is where the first generated block begins, and the last
+    `lead` tokens of a prompt stand in this block: see `lay_out`.
+    """
 
     tokens: Tensor  # [B, N] int64
     attend: Tensor | None  # [B, N] bool, False on padding; None: no padding
     start: int
     mask_id: int
+    lead: Tensor | None = None  # [B] prompt tokens from `start` on; None: none
 
     def to(self, device: torch.device | str) -> Canvas:
         """Return the canvas on another device."""
         attend = None if self.attend is None else self.attend.to(device)
-        return replace(self, tokens=self.tokens.to(device), attend=attend)
+        lead = None if self.lead is None else self.lead.to(device)
+        return replace(self, tokens=self.tokens.to(device), attend=attend, lead=lead)
 
     def take(self, rows: Tensor) -> Canvas:
         """Return the rows with these numbers [n], in this order."""
         attend = None if self.attend is None else self.attend[rows]
-        return replace(self, tokens=self.tokens[rows], attend=attend)
+        lead = None if self.lead is None else self.lead[rows]
+        return replace(self, tokens=self.tokens[rows], attend=attend, lead=lead)
+
+    @property
+    def starts(self) -> list[int]:
+        """The first generated column of each row."""
+        lead = [0] * len(self.tokens) if self.lead is None else self.lead.tolist()
+        return [self.start + part for part in lead]
+
+    @property
+    def generated(self) -> Tensor:
+        """The tokens from column `start` on, [B, N - start]; NO_TOKEN where the prompt stands."""
+        tokens = self.tokens[:, self.start :]
+        if self.lead is None:
+            return tokens
+        column = torch.arange(tokens.shape[1], device=tokens.device)
+        return torch.where(column < self.lead[:, None], NO_TOKEN, tokens)
 
     def masked(self, window: slice) -> Tensor:
         """Return the columns of the window that are still masked, [B, W] bool."""
@@ -43,7 +68,7 @@ class Canvas:
 
     def ended(self, eos_ids: Sequence[int]) -> Tensor:
         """Return the generated columns with an end token and no mask to its left, [B, N - start] bool."""
-        return ended(self.tokens[:, self.start :], self.mask_id, eos_ids)
+        return ended(self.generated, self.mask_id, eos_ids)
 
     def finished(self, eos_ids: Sequence[int]) -> Tensor:
         """Return the rows whose text has ended, even if masks are left after its end, [B] bool."""
@@ -82,22 +107,63 @@ def blank(
     mask_id: int,
     pad_id: int,
     pins: Mapping[int, int] | None = None,
+    grid: Grid | None = None,
     device: torch.device | str = "cpu",
 ) -> Canvas:
-    """Return the prompts followed by `length` masks; `pins` sets tokens at offsets of the generation."""
+    """Return the prompts followed by `length` masks; `pins` sets tokens at offsets of the generation.
+
+    On a grid, a row gets as many masks as complete its last block.
+    """
     _check(prompts, length, mask_id, pins or {})
-    start = max(len(prompt) for prompt in prompts)
-    padding = [start - len(prompt) for prompt in prompts]
-    tokens = torch.tensor(
-        [
-            [pad_id] * pad + list(prompt) + [mask_id] * length
-            for pad, prompt in zip(padding, prompts, strict=True)
-        ]
-    )
+    layout = lay_out([len(prompt) for prompt in prompts], length, grid)
+    rows = []
+    for prompt, padding, masks in zip(prompts, layout.padding, layout.masks, strict=True):
+        row = [pad_id] * padding + list(prompt) + [mask_id] * masks
+        rows.append(row + [pad_id] * (layout.columns - len(row)))
+    tokens = torch.tensor(rows)
     for offset, token in (pins or {}).items():
-        tokens[:, start + offset] = token
-    attend = torch.arange(start + length)[None] >= torch.tensor(padding)[:, None]
-    return Canvas(tokens, attend if any(padding) else None, start, mask_id).to(device)
+        if grid is not None:
+            problem = "need attention to both sides, but this model attends block by block"
+            raise FieldError("pins", pins, problem)
+        tokens[:, layout.start + offset] = token
+    attend = torch.arange(layout.columns)[None] >= torch.tensor(layout.padding)[:, None]
+    lead = torch.tensor(layout.lead) if any(layout.lead) else None
+    canvas = Canvas(tokens, attend if any(layout.padding) else None, layout.start, mask_id, lead)
+    return canvas.to(device)
+
+
+class Layout(NamedTuple):
+    """Where the prompts of a batch stand."""
+
+    padding: list[int]  # columns left of each prompt
+    lead: list[int]  # tokens of each prompt from `start` on
+    masks: list[int]  # of each row
+    start: int
+    columns: int
+
+
+def lay_out(prompts: Sequence[int], length: int, grid: Grid | None = None) -> Layout:
+    """Place prompts of these lengths so that all rows generate in the same columns.
+
+    On a grid, rows are padded by whole blocks until the block in which each one begins to generate has the
+    same columns in every row. So column // block_length is the block in every row, and a batch advances block
+    by block as a single row does:
+
+        block_length 4    |  -  -  -  - |  a  b  c  d |  e  M  M  M |  M  M ...     prompt of 5
+                          |  a  b  c  d |  e  f  g  h |  i  j  M  M |  M  M ...     prompt of 10
+                                                      ^ start
+    """
+    if grid is None:
+        start = max(prompts)
+        padding, nothing = [start - n for n in prompts], [0] * len(prompts)
+        return Layout(padding, nothing, [length] * len(prompts), start, start + length)
+    size = grid.block_length
+    lead = [n % size if grid.origin == "prompt" else 0 for n in prompts]
+    before = [n - part for n, part in zip(prompts, lead, strict=True)]
+    start = -(-max(before) // size) * size
+    masks = [-(-(part + length) // size) * size - part for part in lead]
+    columns = start + max(part + new for part, new in zip(lead, masks, strict=True))
+    return Layout([start - n for n in before], lead, masks, start, columns)
 
 
 def _check(prompts: Sequence[Sequence[int]], length: int, mask_id: int, pins: Mapping[int, int]) -> None:

@@ -87,10 +87,22 @@ class Executor:
                 self.speculator.forget()
             if self.cache is not None:
                 self.cache.start_block(block.columns)
-                self.cached_rows = self.pick(todo.running, todo.num_running)
+                self.keep_rows(self.pick(todo.running, todo.num_running), len(todo.running))
         if todo.num_fresh and rows.canvas.tokens.is_cuda:
             self.launched = self.forward(rows, window, todo)
         return todo
+
+    def keep_rows(self, picked: Tensor | None, count: int) -> None:
+        """Let the cache hold the rows with these numbers, of `count` rows; None: all."""
+        assert self.cache is not None
+        before, self.cached_rows = self.cached_rows, picked
+        if picked is None:
+            return
+        if before is not None:  # their numbers among the rows that it holds
+            places = torch.arange(len(before), device=before.device)
+            number = torch.zeros(count, dtype=torch.long, device=before.device)
+            picked = number.index_copy(0, before, places)[picked]
+        self.cache.keep(picked)
 
     def predict(self, rows: Rows, turn: Turn) -> Prediction:
         """Return the prediction of every running row, after one forward of those that changed."""
@@ -271,7 +283,7 @@ def remaining(rows: Rows, window: slice, block: Block) -> Todo:
     canvas = rows.canvas
     masked, active, running, fresh = left_to_do(
         canvas.tokens[:, window],
-        canvas.tokens[:, canvas.start :],
+        rows.ending_in(block),
         inside(rows, window, block),
         rows.stopped,
         rows.changed if rows.reuse else None,

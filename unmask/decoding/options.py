@@ -23,12 +23,13 @@ class Options:
     banned_ids: tuple[int, ...] | None = None  # tokens never written; None: the mask token
     min_new_tokens: int = 0  # no end token before this many generated columns
     stop_at_eos: bool = True  # a row is done when no mask is left of its first end token
+    stop_at_block_end: bool = False  # and its block is done too
     fill_leftovers: bool = True  # masks that outlive the budget get the argmax of one more forward
     reuse: bool = True  # an unchanged canvas needs no new forward
 
     def __post_init__(self) -> None:
         whole("min_new_tokens", self.min_new_tokens, 0)
-        for name in ("stop_at_eos", "fill_leftovers", "reuse"):
+        for name in ("stop_at_eos", "stop_at_block_end", "fill_leftovers", "reuse"):
             flag(name, getattr(self, name))
         if self.banned_ids is not None:
             object.__setattr__(self, "banned_ids", id_tuple("banned_ids", self.banned_ids))
@@ -41,7 +42,8 @@ class Options:
         if not self.min_new_tokens or not info.eos_ids:
             return Bans(ids)
         columns = torch.arange(canvas.tokens.shape[1], device=canvas.tokens.device)
-        return Bans(ids, info.eos_ids, (columns < canvas.start + self.min_new_tokens)[None])
+        first = canvas.start if canvas.lead is None else canvas.start + canvas.lead[:, None]
+        return Bans(ids, info.eos_ids, columns[None] < first + self.min_new_tokens)
 
 
 DEFAULTS = Options()

@@ -27,13 +27,20 @@ class Result(Counts[Tensor]):
 
     tokens: Tensor  # [B, N]; masks behind the end of a text are end tokens
     start: int
+    lead: Tensor | None = None  # [B] prompt tokens from `start` on
     finish: tuple[Finish, ...]
     evaluations: int  # forward passes of the whole batch
 
     @property
     def generated(self) -> Tensor:
-        """The generated columns, [B, L]."""
+        """The columns from `start` on, [B, L]; the first `lead` of them are the prompt's."""
         return self.tokens[:, self.start :]
+
+    def texts(self, length: int) -> list[list[int]]:
+        """Return the first `length` generated tokens of each row."""
+        lead = [0] * len(self.tokens) if self.lead is None else self.lead.tolist()
+        rows = zip(self.generated.tolist(), lead, strict=True)
+        return [tokens[first : first + length] for tokens, first in rows]
 
     def per_row(self) -> list[Counts[int]]:
         """Return the counts of each row."""
@@ -124,6 +131,7 @@ class Counter:
         return Result(
             tokens=final.tokens,
             start=final.start,
+            lead=final.lead,
             finish=finish,
             evaluations=self.evaluations,
             **{name: getattr(counts, name) for name in names},

@@ -12,7 +12,7 @@ from torch import Tensor
 from unmask.decoding.canvas import Canvas
 from unmask.decoding.options import Options
 from unmask.decoding.overlap import OpenBlocks
-from unmask.decoding.plan import Overlap
+from unmask.decoding.plan import Block, Overlap
 from unmask.types import ModelInfo, Needs, Prediction, Step
 
 if TYPE_CHECKING:
@@ -102,6 +102,13 @@ class Rows:
         self.changed = None
         if not self.needs.span:
             self.history = History()
+
+    def ending_in(self, block: Block) -> Tensor:
+        """Return the generated columns [B, L] in which an end token may end its row now."""
+        generated = self.canvas.generated
+        if self.options.stop_at_block_end:
+            return generated[:, : block.columns.start - self.canvas.start]
+        return generated
 
     def written(self, turn: Turn) -> Written | None:
         """Return what the window of a turn holds, if the sampler may revoke some of its block."""

@@ -13,13 +13,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from unmask.decoding.canvas import Canvas
+from unmask.decoding.canvas import NO_TOKEN, Canvas
 from unmask.decoding.observe import Outcome
 from unmask.decoding.rows import Rows
 from unmask.decoding.turns import Todo
 from unmask.types import Cache, Prediction, Speculation
-
-NO_TOKEN = -1  # in the columns of a guess that does not exist
 
 
 @dataclass(slots=True)
@@ -124,6 +122,9 @@ class SharedCache:
 
     def start_block(self, block: slice) -> None:
         self.cache.start_block(block)
+
+    def keep(self, rows: Tensor) -> None:
+        self.cache.keep(rows)
 
     def columns(self, need: slice, n: int) -> slice:
         return self.cache.columns(need, n)

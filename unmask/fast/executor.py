@@ -76,7 +76,7 @@ class GraphExecutor(Executor):
         canvas = rows.canvas
         masked, active, running, fresh, packed = maybe_compile(_left_to_do, when=self.compiled)(
             canvas.tokens[:, window].contiguous(),  # compile for one shape, not for every length of a canvas
-            canvas.tokens[:, canvas.start :].contiguous(),
+            rows.ending_in(block).contiguous(),
             inside(rows, window, block),
             rows.stopped,
             rows.changed if rows.reuse else None,

@@ -43,7 +43,8 @@ class _Continued:
     """Reads the text after a prompt."""
 
     def __init__(self, batch: Prepared) -> None:
-        self._start = batch.canvas.start
+        [start] = batch.canvas.starts
+        self._text = slice(start, start + batch.length)
         self._final = FinalText(batch.ending)
 
     @property
@@ -51,7 +52,7 @@ class _Continued:
         return self._final.sent
 
     def read(self, tokens: list[int]) -> str:
-        return self._final.read(tokens[self._start :])
+        return self._final.read(tokens[self._text])
 
 
 class _Filled:
@@ -99,7 +100,7 @@ class Drafts:
         canvas = request.run.canvas
         self._given = (canvas.tokens[0] != canvas.mask_id).tolist()
         # the prompt is left out; a text with gaps is shown as a whole
-        self._start = canvas.start if isinstance(request.source, Prepared) else 0
+        self._start = canvas.starts[0] if isinstance(request.source, Prepared) else 0
         self._mask_id = canvas.mask_id
         self._ends = request.run.bans.ends or eos_ids
         self._text = lru_cache(maxsize=4096)(lambda token: tokenizer.decode([token]))

@@ -87,16 +87,16 @@ class Ending:
 class StopWatch:
     """Finds the rows whose final text holds a stop string; the loop calls it after every step."""
 
-    def __init__(self, ending: Ending, start: int, rows: int) -> None:
+    def __init__(self, ending: Ending, starts: Sequence[int]) -> None:
         self._ending = ending
-        self._start = start
-        self._read = [0] * rows  # number of final tokens read so far
-        self._stopped = [False] * rows
+        self._starts = starts  # the first generated column of each row
+        self._read = [0] * len(starts)  # number of final tokens read so far
+        self._stopped = [False] * len(starts)
 
     def __call__(self, tokens: Tensor) -> Tensor:
         """Return the rows that have stopped, [B, N] -> [B] bool."""
-        for row, generated in enumerate(tokens[:, self._start :].tolist()):
-            ids = self._ending.final_ids(generated)
+        for row, (line, start) in enumerate(zip(tokens.tolist(), self._starts, strict=True)):
+            ids = self._ending.final_ids(line[start:])
             if len(ids) > self._read[row]:
                 self._read[row] = len(ids)
                 self._stopped[row] = self._ending.first_stop(self._ending.final_text(ids)) is not None

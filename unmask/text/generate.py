@@ -76,6 +76,7 @@ class Prepared(PreparedRun):
     prompt_tokens: tuple[int, ...]  # per row
     stop_at_eos: bool
     vocab_size: int
+    length: int  # of a text, in tokens
 
     def read(self, steps: Iterable[Step], *, since: float) -> list[Generation]:
         """Take all steps and return a Generation per row; `since` is the start time by perf_counter."""
@@ -89,7 +90,7 @@ class Prepared(PreparedRun):
     def report(self, result: Result, *, since: float) -> list[Generation]:
         """Return a Generation per row of a decoded canvas."""
         cost = costs(result, since=since)
-        rows = zip(result.generated.tolist(), self.prompt_tokens, self.run.seeds, cost, strict=True)
+        rows = zip(result.texts(self.length), self.prompt_tokens, self.run.seeds, cost, strict=True)
         return [self._read_row(*row) for row in rows]
 
     def _read_row(self, generated: list[int], prompt_tokens: int, seed: int, cost: Cost) -> Generation:
@@ -136,19 +137,22 @@ def prepare(
     check_settings(sampler, config)
     info, length = model.info, config.new_tokens(model.info)
     encoded = encode_prompts(model, prompts, length)
-    canvas = blank(encoded, length, mask_id=info.mask_id, pad_id=info.pad_id, device=device_of(model))
+    canvas = blank(
+        encoded, length, mask_id=info.mask_id, pad_id=info.pad_id, grid=info.grid, device=device_of(model)
+    )
+    columns = canvas.tokens.shape[1] - canvas.start
     blocks = plan(
         canvas.start,
-        length,
-        steps=config.steps or length,
-        block_length=config.block_size(info, length),
+        columns,
+        steps=config.steps or columns,
+        block_length=config.block_size(info, columns),
         next_block_at=config.next_block_at,
     )
     ending = Ending(find_tokenizer(model), info.mask_id, info.eos_ids, config.stop)
     run = prepare_run(model, canvas, sampler, blocks, config)
     if config.stop:
-        run = replace(run, stop=StopWatch(ending, canvas.start, len(encoded)))
-    return Prepared(run, ending, tuple(map(len, encoded)), config.stop_at_eos, info.vocab_size)
+        run = replace(run, stop=StopWatch(ending, canvas.starts))
+    return Prepared(run, ending, tuple(map(len, encoded)), config.stop_at_eos, info.vocab_size, length)
 
 
 def check_settings(sampler: object, config: object) -> None:

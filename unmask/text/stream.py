@@ -47,10 +47,11 @@ def stream(
 def chunks(batch: Prepared, steps: Iterable[Step], placeholder: str | None) -> Iterator[Chunk]:
     """Yield the chunks of a batch of one; without a `placeholder` there are no drafts."""
     since, final, taken = perf_counter(), FinalText(batch.ending), list[Step]()
+    [start] = batch.canvas.starts
     for step in steps:
         taken.append(step)
-        generated = step.tokens[0, batch.canvas.start :].tolist()
-        text = final.read(generated[: settled(step, batch.canvas.start)])
+        generated = step.tokens[0, start : start + batch.length].tolist()
+        text = final.read(generated[: settled(step, start)])
         draft = None if placeholder is None else _draft(batch.ending, generated, placeholder)[final.sent :]
         if text or draft is not None:
             yield Chunk(text, draft, step.index)
