@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from unmask.errors import FieldError, whole
-from unmask.types import Grid
+from unmask.types import BlockGrid
 
 NO_TOKEN = -1
+
 
 @dataclass(frozen=True, slots=True)
 class Canvas:
@@ -107,7 +108,7 @@ def blank(
     mask_id: int,
     pad_id: int,
     pins: Mapping[int, int] | None = None,
-    grid: Grid | None = None,
+    grid: BlockGrid | None = None,
     device: torch.device | str = "cpu",
 ) -> Canvas:
     """Return the prompts followed by `length` masks; `pins` sets tokens at offsets of the generation.
@@ -142,14 +143,14 @@ class Layout(NamedTuple):
     columns: int
 
 
-def lay_out(prompts: Sequence[int], length: int, grid: Grid | None = None) -> Layout:
+def lay_out(prompts: Sequence[int], length: int, grid: BlockGrid | None = None) -> Layout:
     """Place prompts of these lengths so that all rows generate in the same columns.
 
     On a grid, rows are padded by whole blocks until the block in which each one begins to generate has the
-    same columns in every row. So column // block_length is the block in every row, and a batch advances block
+    same columns in every row. So column // length is the block in every row, and a batch advances block
     by block as a single row does:
 
-        block_length 4    |  -  -  -  - |  a  b  c  d |  e  M  M  M |  M  M ...     prompt of 5
+        length 4    |  -  -  -  - |  a  b  c  d |  e  M  M  M |  M  M ...     prompt of 5
                           |  a  b  c  d |  e  f  g  h |  i  j  M  M |  M  M ...     prompt of 10
                                                       ^ start
     """
@@ -157,8 +158,8 @@ def lay_out(prompts: Sequence[int], length: int, grid: Grid | None = None) -> La
         start = max(prompts)
         padding, nothing = [start - n for n in prompts], [0] * len(prompts)
         return Layout(padding, nothing, [length] * len(prompts), start, start + length)
-    size = grid.block_length
-    lead = [n % size if grid.origin == "prompt" else 0 for n in prompts]
+    size = grid.length
+    lead = [n % size if grid.origin == "row" else 0 for n in prompts]
     before = [n - part for n, part in zip(prompts, lead, strict=True)]
     start = -(-max(before) // size) * size
     masks = [-(-(part + length) // size) * size - part for part in lead]
