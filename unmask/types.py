@@ -12,7 +12,7 @@ from typing import Any, Generic, Literal, Protocol, TypeVar, runtime_checkable
 import torch
 from torch import Tensor
 
-ScheduleName = Literal["linear", "dream"]
+ScheduleName = Literal["linear", "dream", "block", "remaining"]
 MAX_LOOKBACK = 64  # earlier predictions that a sampler may keep
 MAX_TOP_K = 1024  # candidates that it may keep per position
 
@@ -178,6 +178,7 @@ class Decision:
     signals: Mapping[str, Tensor] = field(default_factory=dict)  # [B, W] each; read by traces only
     revoke: Tensor | None = None  # [B, W] bool, written columns to mask again; needs Needs(revoke=True)
     rewrite: Tensor | None = None  # [B, W] bool, written columns that take `tokens`; needs Needs(revoke=True)
+    open: Tensor | None = None  # [B] bool, rows whose block goes on without masks; needs Needs(revoke=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,6 +228,7 @@ class BlockGrid:
     length: int  # columns of a block
     origin: Literal["row", "canvas"] = "row"  # count from a row's first real token, or from column 0
     offset: int = 0  # where block 0 begins, counted from the origin
+    first_alone: bool = False  # the block before predicts the first column, which is decoded by itself
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

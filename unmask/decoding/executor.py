@@ -286,6 +286,7 @@ def remaining(rows: Rows, window: slice, block: Block) -> Todo:
         rows.ending_in(block),
         inside(rows, window, block),
         rows.stopped,
+        rows.open,
         rows.changed if rows.reuse else None,
         mask_id=canvas.mask_id,
         eos_ids=rows.eos_ids,
@@ -303,6 +304,7 @@ def left_to_do(
     generated: Tensor,
     inside: Tensor | None,
     stopped: Tensor | None,
+    open: Tensor | None,
     changed: Tensor | None,
     *,
     mask_id: int,
@@ -320,6 +322,8 @@ def left_to_do(
         masked = masked & ~stopped[:, None]
     active = masked if inside is None else masked & inside
     running = active.any(-1)
+    if open is not None:
+        running = running | (open if stopped is None else open & ~stopped)
     return masked, active, running, running if changed is None else running & changed
 
 

@@ -76,7 +76,9 @@ def observe(
         rate = nothing.float() + rate
         quota = (masks * rate).floor().long()
     else:
-        if sampler.needs.revoke:  # masks come back, so the rest is spread over the steps that are left
+        if context.schedule == "remaining":  # rounds to even, as torch does
+            quota = (masks / (budget - step)).round().long()
+        elif sampler.needs.revoke:  # masks come back, so the rest is spread over the steps that are left
             quota = -(-masks // (budget - step))
         else:  # LLaDA: equal parts, the remainder going to the first steps
             quota = scene.started // budget + (step < scene.started % budget)
@@ -144,11 +146,12 @@ def check_decision(decision: object, sampler: Sampler, window: torch.Size) -> No
         ("tokens", window, torch.int64),
         ("revoke", window, torch.bool),
         ("rewrite", window, torch.bool),
+        ("open", window[:1], torch.bool),
     ):
         part = getattr(decision, name)
-        if part is None and name in ("tokens", "revoke", "rewrite"):
+        if part is None and name in ("tokens", "revoke", "rewrite", "open"):
             continue
-        if name in ("revoke", "rewrite") and not sampler.needs.revoke:
+        if name in ("revoke", "rewrite", "open") and not sampler.needs.revoke:
             remedy = "ask for it with Needs(revoke=True)"
             raise FieldError(f"{where}: {name}", "a tensor", "must be None", remedy)
         if not isinstance(part, Tensor) or part.shape != shape or part.dtype != dtype:

@@ -54,12 +54,14 @@ def plan(
     steps: int,
     block_length: int | None = None,
     grid: bool = False,
+    alone_every: int | None = None,
     next_block_at: float | None = None,
 ) -> Plan:
     """Cut `length` columns into blocks that share `steps`; without block_length, there is one block.
 
     Blocks start at `start`, or at multiples of their length if `grid`; the first may then be shorter. With
-    `next_block_at`, a block opens when this share of the one before is filled, and all share one budget.
+    `alone_every`, the first of so many columns is a block of its own. With `next_block_at`, a block opens
+    when this share of the one before is filled, and all share one budget.
     """
     whole("length", length, 1)
     whole("steps", steps, 1)
@@ -69,6 +71,8 @@ def plan(
         raise FieldError("block_length", size, f"must be between 1 and the generation length {length}")
     offset = start % size if grid and block_length is not None else 0
     edges = [0, *range(size - offset, length, size), length]
+    if alone_every is not None:
+        edges = sorted({*edges, *range(1, length, alone_every)})
     if steps < len(edges) - 1:
         problem = f"must be at least {len(edges) - 1}, one for each block of {size}"
         raise FieldError("steps", steps, problem, "raise steps or block_length")

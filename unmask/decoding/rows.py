@@ -80,6 +80,7 @@ class Rows:
     changed: Tensor | None = None  # [B] bool, rows that the last step changed; None: every row is new
     broken: Tensor | None = None  # [B] bool, rows whose last logits were not finite
     stopped: Tensor | None = None  # [B] bool, rows that `stop` has ended
+    open: Tensor | None = None  # [B] bool, rows whose sampler goes on with a block that has no masks
     open_blocks: OpenBlocks | None = None  # where blocks overlap
     given: Tensor | None = field(init=False)  # [B, N] bool, never to be revoked
     eos_ids: tuple[int, ...] = field(init=False)  # end a row
@@ -99,7 +100,7 @@ class Rows:
 
     def start_block(self) -> None:
         """Forget the last block, unless the sampler's history spans all of them."""
-        self.changed = None
+        self.changed = self.open = None
         if not self.needs.span:
             self.history = History()
 
@@ -134,6 +135,7 @@ class Rows:
         if not turn.leftover:
             running = None if turn.todo.num_running == len(turn.todo.running) else turn.todo.running
             self.history = self.history.push(prediction, decision.carry, self.needs, running)
+        self.open = None if decision.open is None else decision.open & turn.todo.running
         if self.stop is not None and self.stopped is not None:
             self.stopped = self.stopped | self.stop(self.canvas.tokens)
         return Step(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import repeat
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from unmask.decoding.plan import Block, Plan, dream_rates
@@ -65,6 +66,8 @@ def turns(rows: Rows, plan: Plan, look: Look) -> Iterator[Turn]:
         rows.start_block()
         todo = look(rows, window, block)
         started = (todo.active if plan.overlap is None else todo.masked).sum(-1)
+        if schedule == "block":  # also in a block that is partly prompt
+            started = torch.full_like(started, block.columns.stop - block.columns.start)
         clock = Clock(0, block.budget, 0.0, 0.0)
         for clock in clocks(block, plan, schedule):
             if not todo.num_running:

@@ -79,6 +79,7 @@ class GraphExecutor(Executor):
             rows.ending_in(block).contiguous(),
             inside(rows, window, block),
             rows.stopped,
+            rows.open,
             rows.changed if rows.reuse else None,
             rows.broken,
             mask_id=canvas.mask_id,

@@ -15,7 +15,7 @@ from unmask.samplers import policies, signals
 from unmask.types import Decision, Needs, Observation, Prediction
 
 MAX_DEMOTED = 256  # every step visits each of them
-Order = Literal["confidence", "margin", "entropy", "random", "origin"]
+Order = Literal["confidence", "margin", "entropy", "random", "origin", "left"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +64,8 @@ class Base:
         """Return the score of each position, [B, W]."""
         if self.order == "random":
             return random(obs)
+        if self.order == "left":
+            return -torch.arange(obs.active.shape[1], device=obs.active.device).float().expand_as(obs.active)
         if self.selection == Selection() and not self.demoted_ids:
             return self.scored(obs.now, obs.drawn)
         return by_rows(self.score_filtered, obs.now.full_logits, obs.drawn[..., None])

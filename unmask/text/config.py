@@ -6,7 +6,9 @@ from dataclasses import dataclass, replace
 from secrets import randbits
 from typing import get_args
 
+from unmask.decoding.append_cache import AppendCache
 from unmask.decoding.cache import BlockCache, Recompute
+from unmask.decoding.checks import extra_needs
 from unmask.decoding.draw import Selection
 from unmask.decoding.options import Options
 from unmask.errors import FieldError, finite, flag, one_of, share, whole
@@ -15,7 +17,7 @@ from unmask.samplers.end_last import EndLast
 from unmask.samplers.spaced import Spaced
 from unmask.samplers.wrapper import rebuild
 from unmask.text.fields import CacheName, ConfigFields, EndTokens
-from unmask.types import ModelInfo, Sampler
+from unmask.types import BlockGrid, Cache, ModelInfo, Sampler
 
 SEED_BITS = 32  # of a new seed; every JSON reader keeps as many
 RECOMPUTE: dict[CacheName, Recompute] = {"prefix": "suffix", "dual": "block"}
@@ -54,14 +56,14 @@ class GenerationConfig(ConfigFields):
             whole("block_length", self.block_length, 1)
         if self.next_block_at is not None:
             share("next_block_at", self.next_block_at)
-            if self.cache is not None:
+            if self.cache not in (None, "none"):
                 problem = "opens several blocks, but a cache knows one"
                 raise FieldError("next_block_at", self.next_block_at, problem, "use cache=None")
         if self.refresh_every is not None:
             whole("refresh_every", self.refresh_every, 1)
-            if self.cache is None:
+            if self.cache not in RECOMPUTE:
                 remedy = "set cache='prefix' or cache='dual'"
-                raise FieldError("refresh_every", self.refresh_every, "needs a cache", remedy)
+                raise FieldError("refresh_every", self.refresh_every, "needs an approximate cache", remedy)
 
     def _check_room(self, new_tokens: int) -> None:
         if self.min_new_tokens > new_tokens:
@@ -114,6 +116,9 @@ class GenerationConfig(ConfigFields):
         """Return the columns per block of a generation, or None to decode the full sequence at once."""
         if self.block_length == "auto":
             return None if info.block_length is None else min(info.block_length, length)
+        if info.grid is not None and (self.block_length is None or info.grid.length % self.block_length):
+            problem = f"must divide {info.grid.length}, the length of the blocks that this model attends by"
+            raise FieldError("block_length", self.block_length, problem)
         return self.block_length
 
     def options(self, info: ModelInfo) -> Options:
@@ -156,9 +161,14 @@ class GenerationConfig(ConfigFields):
             )
         return replace(sampler, demoted_ids=info.eos_ids)
 
-    def new_cache(self, sampler: Sampler, *, blocks: int) -> BlockCache | None:
+    def new_cache(self, sampler: Sampler, info: ModelInfo, *, blocks: int) -> Cache | None:
         """Return an empty cache for one run; raise if it does not recompute all that the sampler needs."""
-        if self.cache is None:
+        if info.grid is not None:
+            return self._exact_cache(sampler, info.grid)
+        if self.cache == "append":
+            problem = "is for models that attend block by block"
+            raise FieldError("cache", self.cache, problem, "use cache='prefix' or cache='dual'")
+        if self.cache is None or self.cache == "none":
             return None
         if self.cache == "dual" and sampler.needs.span and blocks > 1:
             raise FieldError(
@@ -168,3 +178,14 @@ class GenerationConfig(ConfigFields):
                 "use cache='prefix' or cache=None",
             )
         return BlockCache(RECOMPUTE[self.cache], refresh_every=self.refresh_every)
+
+    def _exact_cache(self, sampler: Sampler, grid: BlockGrid) -> AppendCache | None:
+        """Return the cache of a model that attends block by block, if the sampler looks at one block."""
+        if self.cache not in (None, "append", "none"):
+            problem = "is approximate, and this model has an exact cache"
+            raise FieldError("cache", self.cache, problem, "leave it out")
+        whole_canvas = sampler.needs.span or extra_needs(sampler) is not None
+        if self.cache == "append" and whole_canvas:
+            problem = f"runs one block, but {type(sampler).__name__} looks at the whole canvas"
+            raise FieldError("cache", self.cache, problem, "leave it out")
+        return None if whole_canvas or self.cache == "none" else AppendCache(grid.length)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 EndTokens = Literal["keep", "suppress", "demote", "last"]
-CacheName = Literal["prefix", "dual"]
+CacheName = Literal["prefix", "dual", "append", "none"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +35,7 @@ class ConfigFields:
     # last: an end token waits for every mask before it
     end_tokens: EndTokens = "keep"
     min_gap: int | Literal["auto"] | None = None  # columns between commits of one step; "auto": as DUS
+    # None: the exact cache ("append") of a model that attends block by block, no cache for others
     cache: CacheName | None = None
     refresh_every: int | None = None  # run all columns every n forwards of a block; None: only in its first
     reuse: bool = True  # an unchanged canvas needs no new forward

@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass, field, replace
 from time import perf_counter
 
 from unmask.decoding.bans import Bans
-from unmask.decoding.cache import BlockCache
 from unmask.decoding.canvas import Canvas, blank
 from unmask.decoding.checks import is_model, is_sampler
 from unmask.decoding.draw import RowNoise
@@ -22,7 +21,7 @@ from unmask.samplers.less import LESS
 from unmask.text.config import GenerationConfig
 from unmask.text.end_of_text import Ending, StopWatch
 from unmask.text.prompts import Prompt, device_of, encode_prompts, find_tokenizer
-from unmask.types import Counts, MaskedLM, Sampler, Step
+from unmask.types import Cache, Counts, MaskedLM, Sampler, Step
 
 DEFAULT_SAMPLER = LESS()
 DEFAULT_CONFIG = GenerationConfig()
@@ -146,6 +145,7 @@ def prepare(
         columns,
         steps=config.steps or columns,
         block_length=config.block_size(info, columns),
+        alone_every=info.grid.length if info.grid is not None and info.grid.first_alone else None,
         next_block_at=config.next_block_at,
     )
     ending = Ending(find_tokenizer(model), info.mask_id, info.eos_ids, config.stop)
@@ -174,7 +174,7 @@ class Run:
     bans: Bans
     seeds: tuple[int, ...]
     guidance: float = 0.0
-    cache: BlockCache | None = None
+    cache: Cache | None = None
     stop: Stop | None = None
 
     def steps(self) -> Iterator[Step]:
@@ -208,7 +208,7 @@ def prepare_run(
         bans=options.bans(model.info, canvas),
         seeds=config.seeds(len(canvas.tokens)),
         guidance=config.guidance,
-        cache=config.new_cache(fitted, blocks=len(blocks.blocks)),
+        cache=config.new_cache(fitted, model.info, blocks=len(blocks.blocks)),
     )
 
 
