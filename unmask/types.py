@@ -221,6 +221,15 @@ class Sampler(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BlockGrid:
+    """Block-causal attention: a column sees its own block and the blocks before it."""
+
+    length: int  # columns of a block
+    origin: Literal["row", "canvas"] = "row"  # count from a row's first real token, or from column 0
+    offset: int = 0  # where block 0 begins, counted from the origin
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelInfo:
     """Facts about a model that the loop and `generate` use."""
 
@@ -231,6 +240,7 @@ class ModelInfo:
     max_length: int = 4096
     new_tokens: int = 256  # default length of a generation
     block_length: int | None = None  # the family's default; None: full sequence
+    grid: BlockGrid | None = None  # block-causal attention; None: every column sees every other
     schedule: ScheduleName = "linear"  # the family's fixed schedule
     deterministic: bool = True  # same tokens, same logits: an unchanged canvas needs no new forward
     separable: bool = False  # a row's logits depend on that row alone: rows may be run without the others
