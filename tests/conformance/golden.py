@@ -88,8 +88,12 @@ class Forward:
         return "logits" not in (self.case.get("arrays") or self.arrays)
 
     @property
+    def checkpoint(self) -> Path:
+        return self.folder / str(self.case["checkpoint"])
+
+    @property
     def model(self) -> MaskedLM:
-        return model_in(self.folder / str(self.case["checkpoint"]))
+        return model_in(self.checkpoint)
 
 
 def runs(folders: Sequence[Path]) -> list[Run]:

@@ -193,7 +193,7 @@ def test_a_truncated_file_is_named(copy: Copy, size: int) -> None:
 def test_an_unknown_model_type_lists_the_known_ones(copy: Copy) -> None:
     folder = copy("dream_tiny")
     edit_config(folder, model_type="gpt2")
-    with raises_field("model_type", "gpt2", "dream, llada"):
+    with raises_field("model_type", "gpt2", "dream", "llada", "sdar"):
         load(folder)
 
 

@@ -16,8 +16,8 @@ def forward_flops(shape: Shape, columns: int, *, head_columns: int | None = None
     The paper counts the head on every column; `head_columns` counts it on fewer.
     """
     inner, keys = shape.heads * shape.head_size, shape.key_heads * shape.head_size
-    linear = 2 * shape.size * inner + 2 * shape.size * keys + 3 * shape.size * shape.mlp_size
-    layers = shape.layers * (2 * linear * columns + 4 * inner * columns**2)
+    linear = shape.layers * 2 * shape.size * (inner + keys) + 3 * shape.size * shape.mlp_width(active=True)
+    layers = 2 * linear * columns + shape.layers * 4 * inner * columns**2
     return layers + 2 * shape.size * shape.vocab_size * (columns if head_columns is None else head_columns)
 
 

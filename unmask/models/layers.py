@@ -1,4 +1,4 @@
-"""The layers that LLaDA and Dream share. Knows tensors; knows no family, file or cache policy."""
+"""The layers that all families share. Knows tensors; knows no family, file or cache policy."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-Rope = tuple[Tensor, Tensor]  # cosine and sine, [1 or B, 1, n, D / 2] float32
+from unmask.types import BlockGrid
+
+Rope = tuple[Tensor, Tensor]  # cosine and sine, [1 or B, 1, n, rotated columns of a head / 2] float32
 Store = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]  # fresh keys and values in, all of them out
 AttentionFn = Callable[[Tensor, Tensor, Tensor, "Tensor | None"], Tensor]  # see `attend`
 LinearFn = Callable[[nn.Module, Tensor], Tensor]  # see `linear`
@@ -33,19 +35,20 @@ class RMSNorm(nn.Module):
         return x, F.rms_norm(x, weight.shape, weight, self.eps).to(self.weight.dtype)
 
 
-def rotary(positions: Tensor, head_size: int, theta: float) -> Rope:
-    """Return the cosine and sine of every position's rotation, in float32."""
-    exponent = torch.arange(0, head_size, 2, device=positions.device, dtype=torch.float32) / head_size
+def rotary(positions: Tensor, rotated: int, theta: float) -> Rope:
+    """Return the cosine and sine of every position's rotation, in float32; `rotated` columns of a head turn."""
+    exponent = torch.arange(0, rotated, 2, device=positions.device, dtype=torch.float32) / rotated
     angle = positions[:, None, :, None].float() * (1.0 / theta**exponent)
     return angle.cos(), angle.sin()
 
 
 def rotate(x: Tensor, rope: Rope) -> Tensor:
-    """Rotate x [B, H, n, D]: dimension i pairs with i + D / 2."""
+    """Rotate the first R dimensions of x [B, H, n, D]: dimension i pairs with i + R / 2."""
     cosine, sine = rope
-    left, right = x.float().chunk(2, dim=-1)
-    turned = torch.cat((left * cosine - right * sine, right * cosine + left * sine), dim=-1)
-    return turned.to(x.dtype)
+    rotated = 2 * cosine.shape[-1]
+    left, right = x[..., :rotated].float().chunk(2, dim=-1)
+    turned = torch.cat((left * cosine - right * sine, right * cosine + left * sine), dim=-1).to(x.dtype)
+    return turned if rotated == x.shape[-1] else torch.cat((turned, x[..., rotated:]), dim=-1)
 
 
 def own_dtype(weight: Tensor) -> AbstractContextManager[object]:
@@ -62,6 +65,25 @@ def key_mask(attend: Tensor | None) -> Tensor | None:
         return None
     # a row of padding only would have an empty softmax, which older torch turns into NaN
     return (attend | ~attend.any(-1, keepdim=True))[:, None, None]
+
+
+def block_numbers(grid: BlockGrid, tokens: Tensor, attend: Tensor | None) -> Tensor:
+    """Return the block of every column, [1 or B, N]."""
+    if attend is None or grid.origin == "canvas":
+        place = torch.arange(tokens.shape[1], device=tokens.device)[None]
+    else:
+        place = attend.cumsum(-1) - 1
+    return (place - grid.offset) // grid.length
+
+
+def block_mask(blocks: Tensor, attend: Tensor | None, columns: slice | Tensor) -> Tensor:
+    """Return which keys the queries of `columns` see by their blocks, [1 or B, 1, n, N]."""
+    visible = blocks[:, None, None] <= blocks[:, None, columns, None]
+    keys = key_mask(attend)
+    if attend is None or keys is None:
+        return visible
+    # padding sees every key: a query without keys would have an empty softmax
+    return (visible | ~attend[:, None, columns, None]) & keys
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
@@ -105,34 +127,64 @@ def linear(layer: nn.Module, x: Tensor) -> Tensor:
 
 
 class Attention(nn.Module):
-    """Bidirectional grouped-query attention."""
+    """Grouped-query attention. `mask` says who sees whom; without one, everyone sees everyone.
 
-    def __init__(self, size: int, *, heads: int, key_heads: int, head_size: int, bias: bool) -> None:
+    `fused` stores queries, keys and values as one matrix. `norm_eps` norms each query and key head before
+    its rotation.
+    """
+
+    def __init__(
+        self,
+        size: int,
+        *,
+        heads: int,
+        key_heads: int,
+        head_size: int,
+        bias: bool,
+        fused: bool = False,
+        norm_eps: float | None = None,
+    ) -> None:
         super().__init__()
         self.head_size = head_size
-        self.query = nn.Linear(size, heads * head_size, bias=bias)
-        self.key = nn.Linear(size, key_heads * head_size, bias=bias)
-        self.value = nn.Linear(size, key_heads * head_size, bias=bias)
+        self.sizes = [heads * head_size, key_heads * head_size, key_heads * head_size]
+        if fused:
+            self.query_key_value = nn.Linear(size, sum(self.sizes), bias=bias)
+        else:
+            self.query, self.key, self.value = (nn.Linear(size, each, bias=bias) for each in self.sizes)
         self.output = nn.Linear(heads * head_size, size, bias=False)
+        if norm_eps is not None:
+            self.query_norm, self.key_norm = (nn.RMSNorm(head_size, eps=norm_eps) for _ in range(2))
+        self.fused, self.normed = fused, norm_eps is not None
         self.joined: Joined | None = None
         self.attention_fn: AttentionFn = attend  # unmask.compile replaces both by faster ones
         self.linear_fn: LinearFn = linear
 
     def join(self) -> None:
         """Compute queries, keys and values in one product from now on."""
-        self.joined = Joined.of(self.query, self.key, self.value)
+        if not self.fused:
+            self.joined = Joined.of(self.query, self.key, self.value)
 
     def project(self, x: Tensor) -> Sequence[Tensor]:
         """Return queries, keys and values, [B, n, H * D] each."""
+        if self.fused:
+            return torch.split(self.query_key_value(x), self.sizes, dim=-1)
         if self.joined is not None:
             return self.joined(x)
         return self.query(x), self.key(x), self.value(x)
 
-    def forward(self, x: Tensor, rope: Rope, mask: Tensor | None, store: Store | None) -> Tensor:
+    def heads(self, x: Tensor, rope: Rope) -> tuple[Tensor, Tensor, Tensor]:
+        """Return queries, keys and values, [B, H, n, D] each; queries and keys are normed and rotated."""
         query, key, value = map(self._split, self.project(x))
-        query, key = rotate(query, rope), rotate(key, rope)
+        if self.normed:
+            query, key = self.query_norm(query), self.key_norm(key)
+        return rotate(query, rope), rotate(key, rope), value
+
+    def forward(self, x: Tensor, rope: Rope, mask: Tensor | None, store: Store | None) -> Tensor:
+        query, key, value = self.heads(x, rope)
         if store is not None:
             key, value = store(key, value)
+        if mask is not None and mask.shape[-1] > key.shape[2]:  # a cache may end before the canvas does
+            mask = mask[..., : key.shape[2]]
         # faster ones know masks of keys alone
         by_query = mask is not None and mask.shape[2] > 1
         attention_fn = attend if by_query else self.attention_fn
@@ -140,7 +192,7 @@ class Attention(nn.Module):
 
     def weights(self, x: Tensor, rope: Rope, mask: Tensor | None) -> Tensor:
         """Return how much each query looks at each key, averaged over all heads, [B, n, n] float32."""
-        query, key = (rotate(self._split(part), rope).float() for part in self.project(x)[:2])
+        query, key = (part.float() for part in self.heads(x, rope)[:2])
         key = key.repeat_interleave(query.shape[1] // key.shape[1], dim=1)
         score = query @ key.mT / self.head_size**0.5
         if mask is not None:

@@ -1,4 +1,4 @@
-"""The transformer that LLaDA and Dream share; a family adds its config, positions, names and alignment."""
+"""The transformer that all families share; a family adds its config, positions, names and alignment."""
 
 from __future__ import annotations
 
@@ -14,7 +14,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from unmask.models.layers import Attention, RMSNorm, Rope, Store, SwiGLU, key_mask, own_dtype, rotary
+from unmask.models.experts import PARTS, ExpertShape, Mixture
+from unmask.models.layers import (
+    Attention,
+    RMSNorm,
+    Rope,
+    Store,
+    SwiGLU,
+    block_mask,
+    block_numbers,
+    key_mask,
+    own_dtype,
+    rotary,
+)
 from unmask.types import Cache, ModelInfo
 
 if TYPE_CHECKING:
@@ -23,7 +35,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """The sizes of a trunk."""
+    """The sizes and options of a trunk."""
 
     vocab_size: int  # width of the logits
     size: int  # width of a hidden state
@@ -36,6 +48,10 @@ class Shape:
     rope_theta: float
     qkv_bias: bool
     tied: bool  # the head uses the embedding's weight
+    qk_norm: bool = False  # norm every query and key head before its rotation
+    rotated: int | None = None  # the first columns of a head, which turn with the position; None: all
+    fused_qkv: bool = False  # one matrix for queries, keys and values
+    experts: ExpertShape | None = None  # in place of the MLP, except in its dense layers
 
     def __post_init__(self) -> None:
         if self.head_size < 1 or self.head_size % 2:
@@ -43,17 +59,35 @@ class Shape:
                 "config.json: an attention head must have an even size to be rotated, "
                 f"got {self.head_size} for {self.heads} heads and a hidden size of {self.size}"
             )
+        if self.rotary_size % 2 or not 0 < self.rotary_size <= self.head_size:
+            raise ValueError(
+                "config.json: the rotated part of an attention head must be even and within the head, "
+                f"got {self.rotary_size} of {self.head_size} columns"
+            )
         if self.heads % self.key_heads:
             raise ValueError(
                 f"config.json: {self.heads} attention heads cannot share {self.key_heads} key heads evenly"
             )
 
     @property
+    def rotary_size(self) -> int:
+        """The columns of a head that are rotated."""
+        return self.head_size if self.rotated is None else self.rotated
+
+    @property
     def weights(self) -> int:
         """Count the weights of all matrices."""
         matrices = 1 if self.tied else 2
         attention = 2 * (self.heads + self.key_heads) * self.head_size
-        return self.size * (matrices * self.vocab_size + self.layers * (attention + 3 * self.mlp_size))
+        layers = self.layers * attention + 3 * self.mlp_width(active=False)
+        return self.size * (matrices * self.vocab_size + layers)
+
+    def mlp_width(self, *, active: bool) -> int:
+        """Add up the hidden widths of all feed-forward layers; `active`: of the experts that a token takes."""
+        if self.experts is None:
+            return self.layers * self.mlp_size
+        dense = len(self.experts.dense)
+        return dense * self.mlp_size + (self.layers - dense) * self.experts.width(active=active)
 
 
 Sum = tuple[Tensor, Tensor]  # the residual stream and the change to be added to it, as RMSNorm takes them
@@ -83,7 +117,7 @@ class Runner(Protocol):
 class Layer(nn.Module):
     """One transformer layer."""
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: Shape, number: int) -> None:
         super().__init__()
         self.attention_norm = RMSNorm(shape.size, shape.norm_eps)
         self.attention = Attention(
@@ -92,9 +126,14 @@ class Layer(nn.Module):
             key_heads=shape.key_heads,
             head_size=shape.head_size,
             bias=shape.qkv_bias,
+            fused=shape.fused_qkv,
+            norm_eps=shape.norm_eps if shape.qk_norm else None,
         )
         self.mlp_norm = RMSNorm(shape.size, shape.norm_eps)
-        self.mlp = SwiGLU(shape.size, shape.mlp_size)
+        if shape.experts is None or number in shape.experts.dense:
+            self.mlp: SwiGLU | Mixture = SwiGLU(shape.size, shape.mlp_size)
+        else:
+            self.mlp = Mixture(shape.size, shape.experts)
 
     def forward(self, x: Tensor, change: Tensor, rope: Rope, mask: Tensor | None, store: Store | None) -> Sum:
         x, normed = self.attention_norm(x, change)
@@ -107,8 +146,18 @@ class Layer(nn.Module):
         return self.attention.weights(normed, stream.rope, stream.mask)
 
 
+class Slot(NamedTuple):
+    """Where a published tensor lies in our state dict: a whole tensor, or an expert's part of a stack."""
+
+    name: str
+    part: tuple[int | slice, ...] = ()  # the index of the part; (): all of it
+
+
 class Trunk(nn.Module):
-    """Embedding, layers, norm and head; `names` maps published tensor names to ours, {} is the layer."""
+    """Embedding, layers, norm and head.
+
+    `names` maps published names of modules, or of single tensors, to ours; {} is the layer.
+    """
 
     names: ClassVar[dict[str, str]] = {}
     folder: Path | None = None  # where the checkpoint came from
@@ -124,7 +173,7 @@ class Trunk(nn.Module):
         self.info = replace(info, separable=True)
         sizes = shape.vocab_size, shape.size
         self.embed = nn.Embedding(*sizes, _weight=_fresh(*sizes))
-        self.layers = nn.ModuleList(Layer(shape) for _ in range(shape.layers))
+        self.layers = nn.ModuleList(Layer(shape, number) for number in range(shape.layers))
         self.norm = RMSNorm(shape.size, shape.norm_eps)
         self.head = None if shape.tied else nn.Linear(shape.size, shape.vocab_size, bias=False)
 
@@ -159,14 +208,20 @@ class Trunk(nn.Module):
         n, need = tokens.shape[1], self.predicting(window)
         columns = torch.arange(need.start, need.stop, device=tokens.device)[None, :, None]
         place = self.align(columns, attend, window)[..., 0]  # [1 or B, W], where each shadow stands
-        real = self.positions(tokens, attend)
-        doubled = torch.take_along_dim(real, place, dim=1)
-        positions = torch.cat([real.expand(len(doubled), -1), doubled], dim=1)
+        own_positions = self.positions(tokens, attend)
+        doubled = torch.take_along_dim(own_positions, place, dim=1)
+        positions = torch.cat([own_positions.expand(len(doubled), -1), doubled], dim=1)
         shadow = torch.full_like(tokens[:, window], self.info.mask_id)
         both = torch.cat([tokens, shadow], dim=1)
-        rope = rotary(positions, self.shape.head_size, self.shape.rope_theta)
+        rope = rotary(positions, self.shape.rotary_size, self.shape.rope_theta)
         entered = self.enter(both, None, slice(None), rope)
         visible = shadow_mask(n, window, attend, tokens.device)
+        if self.info.grid is not None:
+            blocks = block_numbers(self.info.grid, tokens, attend)
+            beside = torch.take_along_dim(blocks, place, dim=1)
+            blocks = torch.cat([blocks.expand(len(beside), -1), beside], dim=1)
+            real = None if attend is None else F.pad(attend, (0, shadow.shape[1]), value=True)
+            visible = visible & block_mask(blocks, real, slice(None))
         with self.uncompiled():
             stream = self.through(self.layers, entered._replace(mask=visible), [None] * len(self.layers))
             every, ended = slice(0, both.shape[1]), (stream.x, stream.change)
@@ -243,13 +298,19 @@ class Trunk(nn.Module):
     def rope(self, tokens: Tensor, attend: Tensor | None, columns: slice | Tensor) -> Rope:
         """Return the rotations of the columns [n]."""
         positions = self.positions(tokens, attend)[:, columns]
-        return rotary(positions, self.shape.head_size, self.shape.rope_theta)
+        return rotary(positions, self.shape.rotary_size, self.shape.rope_theta)
+
+    def mask(self, tokens: Tensor, attend: Tensor | None, columns: slice | Tensor) -> Tensor | None:
+        """Return which keys the queries of the columns [n] see, [1 or B, 1, 1 or n, N]; None: all."""
+        if self.info.grid is None:
+            return key_mask(attend)
+        return block_mask(block_numbers(self.info.grid, tokens, attend), attend, columns)
 
     def enter(self, tokens: Tensor, attend: Tensor | None, columns: slice | Tensor, rope: Rope) -> Stream:
         """Embed the columns [n]: the input of the first layer."""
         change: Tensor = self.embed(tokens[:, columns])
         x = torch.zeros_like(change, dtype=torch.float32)  # adds up too many terms for bfloat16
-        return Stream(x, change, rope, key_mask(attend))
+        return Stream(x, change, rope, self.mask(tokens, attend, columns))
 
     def through(self, layers: Iterable[nn.Module], stream: Stream, stores: Sequence[Store | None]) -> Stream:
         """Run `layers` on `stream`; `stores[i]` is the KV store of layer i."""
@@ -264,15 +325,31 @@ class Trunk(nn.Module):
             logits: Tensor = F.linear(states, self.embed.weight) if self.head is None else self.head(states)
         return logits
 
-    def rename(self, key: str) -> str | None:
-        """Return our name of a published tensor, None if it is not needed, or the key itself if unknown."""
-        if key.endswith("rotary_emb.inv_freq"):
-            return None
-        name = _translate(key, self.names)
-        return None if self.head is None and name == "head.weight" else name
+    def needs(self, key: str) -> bool:
+        """Return whether a published tensor is needed: stored rotations and the spare head of a tie are not."""
+        spare = self.head is None and _translate(key, self.names) == "head.weight"
+        return not spare and not key.endswith("rotary_emb.inv_freq")
+
+    def slots(self) -> dict[str, Slot]:
+        """Return where each published tensor lies in the state dict."""
+        return {key: slot for name in self.state_dict() for key, slot in self.published(name).items()}
+
+    def published(self, name: str) -> dict[str, Slot]:
+        """Return the published tensors that one of our tensors holds."""
+        module, _, kind = name.rpartition(".")
+        experts = self.shape.experts
+        if experts is None or not module.endswith(".experts"):
+            return {self.publish(name): Slot(name)}
+        prefix, size = self.publish(name).removesuffix(f".{kind}"), experts.size
+        rows = [slice(i * size, (i + 1) * size) for i in range(2)] if kind == "gate_up" else [slice(None)]
+        return {
+            f"{prefix}.{expert}.{part}_proj.weight": Slot(name, (expert, place))
+            for expert in range(experts.experts)
+            for part, place in zip(PARTS[kind], rows, strict=True)
+        }
 
     def publish(self, name: str) -> str:
-        """Return the published name of one of our tensors."""
+        """Return the published name of one of our tensors; of stacked experts, of all of them together."""
         return _translate(name, {ours: published for published, ours in self.names.items()})
 
 
@@ -293,10 +370,11 @@ def _fresh(rows: int, columns: int) -> Tensor:
 
 
 def _translate(key: str, names: Mapping[str, str]) -> str:
-    """`key` with its module renamed by the table; the layer number and the last part stay."""
-    module, _, kind = key.rpartition(".")
-    layer = re.search(r"(?<=\.)\d+(?=\.)", module)
-    template = module if layer is None else f"{module[: layer.start()]}{{}}{module[layer.end() :]}"
-    if template not in names:
-        return key
-    return f"{names[template].format(layer and layer.group())}.{kind}"
+    """`key` renamed by the table, as a whole or its module alone; the layer number and the last part stay."""
+    layer = re.search(r"(?<=\.)\d+(?=\.)", key)
+    template = key if layer is None else f"{key[: layer.start()]}{{}}{key[layer.end() :]}"
+    number = layer and layer.group()
+    if template in names:
+        return names[template].format(number)
+    module, _, kind = template.rpartition(".")
+    return f"{names[module].format(number)}.{kind}" if module in names else key

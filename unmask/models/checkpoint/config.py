@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Iterable, Mapping
 from math import inf
 from pathlib import Path
 
@@ -15,6 +16,8 @@ CONFIG = "config.json"
 LARGEST = 1 << 40
 MOST_NEW_TOKENS = 1 << 20
 Config = Mapping[str, object]
+ROUTING = re.compile("router|expert|topk|top_k_|^moe_|_group")  # in the name of a field
+WITHOUT_EFFECT = {"output_router_logits", "router_aux_loss_coef", "moe_backend"}  # on a forward
 
 
 def read_config(folder: Path) -> dict[str, object]:
@@ -87,11 +90,60 @@ def token_ids(config: Config, name: str) -> tuple[int, ...]:
     return tuple(listed)
 
 
-def require(config: Config, expected: Config) -> None:
+def rope_theta(config: Config, *, default: float) -> float:
+    """Return the base of the rotations; raise if they are scaled. Newer files hold it in rope_parameters."""
+    nested = config.get("rope_parameters") or {}
+    for name in ("rope_scaling", "rope_parameters"):
+        scaling = config.get(name) or {}
+        kind = scaling.get("rope_type", scaling.get("type", "default")) if isinstance(scaling, dict) else ""
+        if kind != "default":
+            raise FieldError(name, config[name], "must be null, as no class scales rotations", where=CONFIG)
+    assert isinstance(nested, dict)
+    base = config if config.get("rope_theta") is not None else nested
+    return positive(base, "rope_theta", default=default)
+
+
+def layer_numbers(config: Config, name: str, layers: int) -> frozenset[int]:
+    """Return the layers that a field lists; an absent field lists none."""
+    value = config.get(name) or []
+    if not isinstance(value, list) or not all(type(item) is int and 0 <= item < layers for item in value):
+        raise FieldError(name, value, f"must list layers from 0 to {layers - 1}", where=CONFIG)
+    return frozenset(value)
+
+
+def layer_flags(config: Config, name: str, layers: int) -> list[int]:
+    """Return one flag for each layer; an absent field sets none back."""
+    value = config.get(name)
+    if value is None:
+        return []
+    if not isinstance(value, list) or len(value) != layers or any(flag not in (0, 1) for flag in value):
+        raise FieldError(name, value, f"must list 0 or 1 for each of the {layers} layers", where=CONFIG)
+    return value
+
+
+def expert_count(config: Config) -> tuple[int, int]:
+    """Return the number of experts, and of those that a token takes."""
+    experts, chosen = size(config, "num_experts"), size(config, "num_experts_per_tok")
+    if chosen > experts:
+        problem = f"must be at most num_experts ({experts})"
+        raise FieldError("num_experts_per_tok", chosen, problem, where=CONFIG)
+    return experts, chosen
+
+
+def known_routing(config: Config, known: Collection[str]) -> None:
+    """Raise if a setting of experts or their router is on that the class does not know."""
+    for name, value in config.items():
+        if ROUTING.search(name) and name not in known and name not in WITHOUT_EFFECT and value:
+            problem = "must be absent: it is a setting of experts that this model class does not know"
+            remedy = f"remove it if it does not change the forward; known are {', '.join(sorted(known))}"
+            raise FieldError(name, value, problem, remedy, CONFIG)
+
+
+def require(config: Config, expected: Config, *, absent: Iterable[str] = ()) -> None:
     """Raise if a field is present and differs from the value that the class implements."""
     wrong = [
         f"{name} must be {json.dumps(value)}, got {json.dumps(config[name])}"
-        for name, value in expected.items()
+        for name, value in {**expected, **dict.fromkeys(absent)}.items()
         if config.get(name) is not None and config[name] != value
     ]
     if wrong:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import logging
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,17 +23,33 @@ from unmask.models.checkpoint.weights import (
     check_tensors,
     find_shards,
     read_tensors,
-    stored_dtype,
     stored_tensors,
+    widest_dtype,
 )
-from unmask.models.trunk import Shape, Trunk
+from unmask.models.trunk import Shape, Slot, Trunk
 
 logger = logging.getLogger(__name__)
 
 # lower-case model_type of config.json -> "module:class", imported on first use
 MODEL_TYPES = {
     "llada": "unmask.models.llada:LLaDA",
+    "llada2_moe": "unmask.models.llada2:LLaDA2",
     "dream": "unmask.models.dream:Dream",
+    "open-dcoder": "unmask.models.dream:OpenDCoder",
+    "a2d-qwen3": "unmask.models.qwen:A2DQwen3",
+    "a2d-qwen2": "unmask.models.qwen:A2DQwen2",
+    "a2d-llama": "unmask.models.qwen:A2DLlama",
+    "sdar": "unmask.models.qwen:SDAR",
+    "sdar_moe": "unmask.models.qwen:SDARMoE",
+    "fast_dllm_qwen": "unmask.models.qwen:FastDLLM",
+    "rnd1": "unmask.models.qwen:RND1",
+}
+# architectures whose model_type is that of another family
+ARCHITECTURES = {"LLaDAMoEModelLM": "unmask.models.llada_moe:LLaDAMoE"}
+OTHER = "unmask.models.hf wraps any Hugging Face masked LM"
+REMEDIES = {  # model_type -> what to do
+    "qwen2": "if it was trained to fill masks, as Open-dCoder was, write open-dcoder in its place; most are not",
+    "diffusion_gemma": "it has no mask token; transformers itself decodes it",
 }
 FLOATS = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
@@ -66,9 +83,10 @@ def load(
     with torch.device("meta"):
         model = build(config)
     stored = _match_tensors(model, tensors)
+    shapes = {name: tensor.shape for name, tensor in model.state_dict().items()}
     compute_dtype = _pick_dtype(dtype, device, stored)
     int8_names = quantize_linears(model) if _is_int8(dtype) else set()
-    state = _read_state(stored, device, compute_dtype=compute_dtype, int8_names=int8_names)
+    state = _read_state(stored, shapes, device, compute_dtype=compute_dtype, int8_names=int8_names)
     model.load_state_dict(state, assign=True)
     model.folder = folder
     if length := new_tokens(folder):
@@ -98,17 +116,16 @@ def build(config: Mapping[str, object]) -> Trunk:
 
 
 def model_class(config: Mapping[str, object]) -> Family:
-    """Return the class of models that the config's model_type names."""
-    kind = config.get("model_type")
-    if not isinstance(kind, str) or kind.lower() not in MODEL_TYPES:
-        raise FieldError(
-            "model_type",
-            kind,
-            f"must be one of {', '.join(sorted(MODEL_TYPES))}",
-            "unmask.models.hf wraps any Hugging Face masked LM",
-            "config.json",
-        )
-    module, _, name = MODEL_TYPES[kind.lower()].partition(":")
+    """Return the class of models that the config's architectures or its model_type names."""
+    kind, architectures = config.get("model_type"), config.get("architectures")
+    listed = architectures if isinstance(architectures, list) else []
+    place = next((ARCHITECTURES[name] for name in listed if name in ARCHITECTURES), None)
+    if place is None and isinstance(kind, str):
+        place = MODEL_TYPES.get(kind.lower())
+    if place is None:
+        problem = f"must be one of {', '.join(sorted(MODEL_TYPES))}"
+        raise FieldError("model_type", kind, problem, REMEDIES.get(kind, OTHER), "config.json")
+    module, _, name = place.partition(":")
     family: Family = getattr(importlib.import_module(module), name)
     return family
 
@@ -129,33 +146,53 @@ def pick_device(device: str | torch.device) -> torch.device:
     return place
 
 
-def _match_tensors(model: Trunk, tensors: Sequence[StoredTensor]) -> dict[str, StoredTensor]:
-    """Map our tensor names to stored tensors; raise unless names and shapes match exactly."""
-    named = [(model.rename(stored.key), stored) for stored in tensors]
-    needed = {name: stored for name, stored in named if name is not None}
-    check_tensors(
-        {model.publish(name): tuple(tensor.shape) for name, tensor in model.state_dict().items()},
-        {stored.key: stored for stored in needed.values()},
-    )
-    return needed
+def _match_tensors(model: Trunk, tensors: Sequence[StoredTensor]) -> list[tuple[Slot, StoredTensor]]:
+    """Find the place of every stored tensor in the model; raise unless names and shapes match exactly."""
+    needed = {stored.key: stored for stored in tensors if model.needs(stored.key)}
+    _check_separate(needed)
+    slots, state = model.slots(), model.state_dict()
+    check_tensors({key: tuple(state[slot.name][slot.part].shape) for key, slot in slots.items()}, needed)
+    return [(slots[key], stored) for key, stored in needed.items()]
+
+
+def _check_separate(stored: Mapping[str, StoredTensor]) -> None:
+    """Raise if a file holds the experts of a layer in one tensor, whose layout differs from tool to tool."""
+    for key, tensor in stored.items():
+        if re.search(r"\.experts\.(?!\d)", key):
+            problem = "must hold one matrix per expert, but this file was saved with fused experts"
+            remedy = "convert it with the tool that saved it (dFactory: its MoE conversion script)"
+            raise FieldError(key, list(tensor.shape), problem, remedy, tensor.file.name)
 
 
 def _read_state(
-    stored: Mapping[str, StoredTensor],
+    stored: Sequence[tuple[Slot, StoredTensor]],
+    shapes: Mapping[str, torch.Size],
     device: torch.device,
     *,
     compute_dtype: torch.dtype,
     int8_names: set[str],
 ) -> dict[str, Tensor]:
     """Read the state dict onto `device`, converting one tensor at a time to save memory."""
-    state = {}
-    for name, mapped in read_tensors(stored):
+    state: dict[str, Tensor] = {}
+    for slot, mapped in read_tensors(stored):
+        name = slot.name
+        dtype = torch.float32 if keeps_float32(name) else compute_dtype
+        if slot.part:  # an expert, whose stack is filled shard by shard
+            if name not in state:
+                state[name] = torch.empty(shapes[name], dtype=dtype, device=device)
+            state[name][slot.part].copy_(mapped)
+            continue
         tensor = mapped.to(device, copy=True)  # a memory-mapped tensor would change with its file
         if name in int8_names:
             state[name], state[f"{name.removesuffix('weight')}scale"] = quantize(tensor)
         else:
-            state[name] = tensor.to(compute_dtype)
+            state[name] = tensor.to(dtype)
     return state
+
+
+def keeps_float32(name: str) -> bool:
+    """Return whether a tensor of ours stays in float32 in a narrower model: the bias of a router does."""
+    return name.endswith(".expert_bias")
 
 
 def _is_int8(dtype: str | torch.dtype) -> bool:
@@ -163,13 +200,18 @@ def _is_int8(dtype: str | torch.dtype) -> bool:
 
 
 def _pick_dtype(
-    dtype: str | torch.dtype, device: torch.device, stored: Mapping[str, StoredTensor]
+    dtype: str | torch.dtype, device: torch.device, stored: Sequence[tuple[Slot, StoredTensor]]
 ) -> torch.dtype:
     """Pick the dtype of activations and of all weights that are not int8."""
     if _is_int8(dtype):
         return torch.float32 if device.type == "cpu" else torch.bfloat16
     if dtype == "auto":
-        return torch.float32 if device.type == "cpu" else stored_dtype(stored)
+        return torch.float32 if device.type == "cpu" else _stored_dtype(stored)
     name = str(dtype).removeprefix("torch.")
     one_of("dtype", name, ("auto", "int8", *FLOATS))
     return FLOATS[name]
+
+
+def _stored_dtype(stored: Sequence[tuple[Slot, StoredTensor]]) -> torch.dtype:
+    """Return the widest dtype of a checkpoint, apart from tensors that are in float32 in any case."""
+    return widest_dtype(tensor for slot, tensor in stored if not keeps_float32(slot.name))

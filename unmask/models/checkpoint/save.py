@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from unmask.models.checkpoint.files import copy_tokenizer, read_object
-from unmask.models.checkpoint.load import build, pick_device
+from unmask.models.checkpoint.load import build, keeps_float32, pick_device
 from unmask.models.checkpoint.weights import INDEX, SINGLE
 from unmask.models.trunk import Trunk
 
@@ -77,12 +77,14 @@ def _fill_randomly(name: str, tensor: Tensor, *, layers: int, generator: torch.G
     """Fill a tensor with values scaled so that predictions differ between columns and are confident."""
     if name.endswith("norm.weight"):
         return tensor.fill_(1.0)
+    if keeps_float32(name):  # the bias of a router: small beside its scores
+        return tensor.float().normal_(0.0, 0.01, generator=generator)
     if name == "embed.weight":
         return tensor.normal_(generator=generator)
     tensor.normal_(0.0, tensor.shape[-1] ** -0.5, generator=generator)
     if name.endswith(("query.weight", "key.weight")):
         tensor *= 2.0  # sharper attention; otherwise all masked columns attend alike
-    elif name.endswith(("output.weight", "down.weight")):
+    elif name.endswith(("output.weight", "down.weight", "experts.down")):
         tensor *= (2 * layers) ** -0.5  # all layers together add about as much as the embedding
     elif name == "head.weight":
         strength = torch.empty_like(tensor[:, :1], dtype=torch.float32).normal_(generator=generator)
@@ -102,7 +104,7 @@ def _write(
     total, weight_map = 0, {}
     for number, names in enumerate(shards, 1):
         file = f"model-{number:05}-of-{len(shards):05}.safetensors" if len(shards) > 1 else SINGLE
-        tensors = {model.publish(name): _own_storage(tensor_of(name).cpu().contiguous()) for name in names}
+        tensors = {key: part for name in names for key, part in _published(model, name, tensor_of(name))}
         save_file(tensors, folder / file, metadata={"format": "pt"})
         total += sum(tensor.nbytes for tensor in tensors.values())
         weight_map.update(dict.fromkeys(tensors, file))
@@ -110,6 +112,13 @@ def _write(
     if len(shards) > 1:
         _write_json(folder / INDEX, {"metadata": {"total_size": total}, "weight_map": weight_map})
     _write_json(folder / "config.json", _published_config(model))
+
+
+def _published(model: Trunk, name: str, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
+    """Yield the published tensors that one of ours holds."""
+    tensor = tensor.cpu()
+    for key, slot in model.published(name).items():
+        yield key, _own_storage(tensor[slot.part].contiguous())
 
 
 def _own_storage(tensor: Tensor) -> Tensor:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 from torch import Tensor
@@ -20,6 +20,8 @@ INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+
+Place = TypeVar("Place")
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,19 +119,21 @@ def check_tensors(expected: Mapping[str, tuple[int, ...]], stored: Mapping[str, 
         raise ValueError(f"the weights do not fit config.json; tensors {'; tensors '.join(listed)}")
 
 
-def stored_dtype(stored: Mapping[str, StoredTensor]) -> torch.dtype:
-    """Return the widest dtype that the checkpoint uses."""
-    dtypes = iter({DTYPES[tensor.dtype] for tensor in stored.values()})
+def widest_dtype(stored: Iterable[StoredTensor]) -> torch.dtype:
+    """Return the widest dtype of some tensors."""
+    dtypes = iter({DTYPES[tensor.dtype] for tensor in stored})
     widest = next(dtypes, torch.float32)
     for dtype in dtypes:
         widest = torch.promote_types(widest, dtype)
     return widest
 
 
-def read_tensors(stored: Mapping[str, StoredTensor]) -> Iterator[tuple[str, Tensor]]:
-    """Yield (name, tensor) shard by shard; a tensor stays memory-mapped until it is copied."""
-    for file in sorted({tensor.file for tensor in stored.values()}):
+def read_tensors(stored: Sequence[tuple[Place, StoredTensor]]) -> Iterator[tuple[Place, Tensor]]:
+    """Yield (place, tensor) shard by shard; a tensor stays memory-mapped until it is copied."""
+    in_file: dict[Path, list[tuple[Place, StoredTensor]]] = {}
+    for place, tensor in stored:
+        in_file.setdefault(tensor.file, []).append((place, tensor))
+    for file in sorted(in_file):
         with open_shard(file) as shard:
-            for name, tensor in stored.items():
-                if tensor.file == file:
-                    yield name, shard.get_tensor(tensor.key)
+            for place, tensor in in_file[file]:
+                yield place, shard.get_tensor(tensor.key)

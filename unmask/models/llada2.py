@@ -1,0 +1,137 @@
+"""LLaDA2.0 and 2.1: experts behind a grouped router, block-causal attention, half of each head rotated."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import ClassVar
+
+from unmask.errors import FieldError
+from unmask.models.checkpoint.config import (
+    CONFIG,
+    expert_count,
+    integer,
+    known_routing,
+    model_info,
+    number,
+    positive,
+    require,
+    rope_theta,
+    size,
+)
+from unmask.models.experts import ExpertShape
+from unmask.models.trunk import Shape, Trunk
+from unmask.types import BlockGrid
+
+SUPPORTED = {
+    "hidden_act": "silu",
+    "use_bias": False,
+    "use_qkv_bias": False,
+    "use_rmsnorm": True,
+    "use_sliding_window": False,
+    "using_split_qkv_in_self_attention": False,
+    "score_function": "sigmoid",
+    "norm_head": False,
+    "norm_softmax": False,
+}
+ROUTING = {
+    "num_experts",
+    "num_experts_per_tok",
+    "num_shared_experts",
+    "moe_intermediate_size",
+    "n_group",
+    "topk_group",
+    # known, and without effect in the released code
+    "moe_router_enable_expert_bias",
+    "norm_topk_prob",
+    "router_dtype",
+}
+BLOCK_LENGTH = 32  # of the releases; no config names it
+
+
+class LLaDA2(Trunk):
+    """LLaDA2 (mini and flash) with the released tensor names."""
+
+    names: ClassVar[dict[str, str]] = {
+        "model.word_embeddings": "embed",
+        "model.layers.{}.input_layernorm": "layers.{}.attention_norm",
+        "model.layers.{}.attention.query_key_value": "layers.{}.attention.query_key_value",
+        "model.layers.{}.attention.query_layernorm": "layers.{}.attention.query_norm",
+        "model.layers.{}.attention.key_layernorm": "layers.{}.attention.key_norm",
+        "model.layers.{}.attention.dense": "layers.{}.attention.output",
+        "model.layers.{}.post_attention_layernorm": "layers.{}.mlp_norm",
+        "model.layers.{}.mlp.gate_proj": "layers.{}.mlp.gate",
+        "model.layers.{}.mlp.up_proj": "layers.{}.mlp.up",
+        "model.layers.{}.mlp.down_proj": "layers.{}.mlp.down",
+        "model.layers.{}.mlp.gate": "layers.{}.mlp.router",
+        "model.layers.{}.mlp.experts": "layers.{}.mlp.experts",
+        "model.layers.{}.mlp.shared_experts.gate_proj": "layers.{}.mlp.shared.gate",
+        "model.layers.{}.mlp.shared_experts.up_proj": "layers.{}.mlp.shared.up",
+        "model.layers.{}.mlp.shared_experts.down_proj": "layers.{}.mlp.shared.down",
+        "model.norm": "norm",
+        "lm_head": "head",
+    }
+
+    def __init__(self, config: Mapping[str, object]) -> None:
+        require(config, SUPPORTED)
+        shape = self.shape_of(config)
+        length = size(config, "block_size", default=BLOCK_LENGTH)
+        info = model_info(
+            config,
+            vocab_size=shape.vocab_size,
+            max_length=size(config, "max_position_embeddings", default=32768),
+            block_length=length,
+            schedule="linear",
+        )
+        super().__init__(config, shape, replace(info, grid=BlockGrid(length=length)))
+
+    @staticmethod
+    def shape_of(config: Mapping[str, object]) -> Shape:
+        width = size(config, "hidden_size")
+        heads = size(config, "num_attention_heads")
+        layers = size(config, "num_hidden_layers")
+        head_size = size(config, "head_dim", default=width // heads)
+        factor = number(config, "partial_rotary_factor", default=0.5)
+        return Shape(
+            vocab_size=size(config, "vocab_size"),
+            size=width,
+            layers=layers,
+            heads=heads,
+            key_heads=size(config, "num_key_value_heads", default=heads),
+            head_size=head_size,
+            mlp_size=size(config, "intermediate_size"),
+            norm_eps=positive(config, "rms_norm_eps", default=1e-6),
+            rope_theta=rope_theta(config, default=600000.0),
+            qkv_bias=False,
+            tied=bool(config.get("tie_word_embeddings")),
+            qk_norm=True,
+            rotated=int(head_size * factor),
+            fused_qkv=True,
+            experts=experts_of(config, layers),
+        )
+
+
+def experts_of(config: Mapping[str, object], layers: int) -> ExpertShape:
+    """Read the experts and their router; raise unless experts fall into groups of equal size."""
+    known_routing(config, ROUTING)
+    experts, chosen = expert_count(config)
+    groups, kept = size(config, "n_group", default=1), size(config, "topk_group", default=1)
+    if experts % groups or experts // groups < 2:
+        problem = f"must divide the {experts} experts into groups of two or more"
+        raise FieldError("n_group", groups, problem, "copy it from the published config", CONFIG)
+    if kept > groups or chosen > kept * (experts // groups):
+        problem = f"must keep at most {groups} groups, with {chosen} experts or more in them"
+        raise FieldError("topk_group", kept, problem, "copy it from the published config", CONFIG)
+    moe_size = size(config, "moe_intermediate_size")
+    return ExpertShape(
+        router="grouped",
+        experts=experts,
+        chosen=chosen,
+        size=moe_size,
+        shared_size=moe_size * integer(config, "num_shared_experts", default=0),
+        dense=range(min(integer(config, "first_k_dense_replace", default=0), layers)),
+        bias=True,
+        groups=groups,
+        kept_groups=kept,
+        scale=positive(config, "routed_scaling_factor", default=1.0),
+    )

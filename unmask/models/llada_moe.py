@@ -1,0 +1,98 @@
+"""LLaDA-MoE: Qwen's tensor names, LLaDA's ways: state i predicts column i, and positions count padding."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from unmask.models.checkpoint.config import (
+    expert_count,
+    known_routing,
+    layer_flags,
+    model_info,
+    positive,
+    require,
+    rope_theta,
+    size,
+)
+from unmask.models.experts import ExpertShape
+from unmask.models.llada import BLOCK_LENGTH
+from unmask.models.qwen import NAMES
+from unmask.models.trunk import Shape, Trunk
+
+SUPPORTED = {
+    "hidden_act": "silu",
+    "attention_bias": False,
+    "qk_layernorm": True,
+    "partial_rotary_factor": 1,
+    "moe_router_score_function": "softmax",
+}
+ROUTING = {
+    "num_experts",
+    "num_experts_per_tok",
+    "expert_intermediate_size",
+    "shared_expert_intermediate_size",
+    "moe_layer_freq",
+    "moe_router_enable_expert_bias",
+    # known, and without effect in the released code
+    "moe_router_score_function",
+    "norm_topk_prob",
+    "router_num_group",
+    "router_topk_group",
+}
+
+
+class LLaDAMoE(Trunk):
+    """LLaDA-MoE (7B-A1B) with the released tensor names."""
+
+    names: ClassVar[dict[str, str]] = NAMES | {
+        "model.layers.{}.mlp.expert_bias": "layers.{}.mlp.router.expert_bias",
+        "model.layers.{}.shared_expert.gate_proj": "layers.{}.mlp.shared.gate",
+        "model.layers.{}.shared_expert.up_proj": "layers.{}.mlp.shared.up",
+        "model.layers.{}.shared_expert.down_proj": "layers.{}.mlp.shared.down",
+    }
+
+    def __init__(self, config: Mapping[str, object]) -> None:
+        require(config, SUPPORTED, absent=("clip_qkv",))
+        shape = self.shape_of(config)
+        info = model_info(
+            config,
+            vocab_size=shape.vocab_size,
+            max_length=size(config, "max_position_embeddings", default=8192),
+            block_length=BLOCK_LENGTH,
+            schedule="linear",
+        )
+        super().__init__(config, shape, info)
+
+    @staticmethod
+    def shape_of(config: Mapping[str, object]) -> Shape:
+        known_routing(config, ROUTING)
+        width = size(config, "hidden_size")
+        heads = size(config, "num_attention_heads")
+        layers = size(config, "num_hidden_layers")
+        experts, chosen = expert_count(config)
+        shared = config.get("shared_expert_intermediate_size")
+        sparse = layer_flags(config, "moe_layer_freq", layers)
+        return Shape(
+            vocab_size=size(config, "vocab_size"),
+            size=width,
+            layers=layers,
+            heads=heads,
+            key_heads=size(config, "num_key_value_heads", default=heads),
+            head_size=size(config, "head_dim", default=width // heads),
+            mlp_size=size(config, "dense_intermediate_size", default=1),
+            norm_eps=positive(config, "rms_norm_eps", default=1e-5),
+            rope_theta=rope_theta(config, default=50000.0),
+            qkv_bias=False,
+            tied=bool(config.get("tie_word_embeddings")),
+            qk_norm=True,
+            experts=ExpertShape(
+                router="softmax",
+                experts=experts,
+                chosen=chosen,
+                size=size(config, "expert_intermediate_size"),
+                shared_size=size(config, "shared_expert_intermediate_size") if shared else 0,
+                dense=frozenset(layer for layer, flag in enumerate(sparse) if not flag),
+                bias=bool(config.get("moe_router_enable_expert_bias")),
+            ),
+        )
