@@ -1,5 +1,6 @@
 """unmask: fast, trustworthy decoding of masked diffusion language models."""
 
+from unmask.decoding.append_cache import AppendCache
 from unmask.decoding.cache import BlockCache
 from unmask.decoding.canvas import Canvas, blank
 from unmask.decoding.draw import RowNoise, Selection
@@ -19,6 +20,7 @@ from unmask.samplers import (
     Base,
     Credit,
     Dawn,
+    Editing,
     EndLast,
     EntropyBound,
     EntropyThreshold,
@@ -28,6 +30,7 @@ from unmask.samplers import (
     LESSReleased,
     LocalLeap,
     Prophet,
+    QuotaThreshold,
     Saber,
     Spaced,
     Speculative,
@@ -49,12 +52,14 @@ __all__ = [
     "PC",
     "SAMPLERS",
     "WINO",
+    "AppendCache",
     "Base",
     "BlockCache",
     "Canvas",
     "Chunk",
     "Credit",
     "Dawn",
+    "Editing",
     "EndLast",
     "EntropyBound",
     "EntropyThreshold",
@@ -70,6 +75,7 @@ __all__ = [
     "LocalLeap",
     "Options",
     "Prophet",
+    "QuotaThreshold",
     "Result",
     "RowNoise",
     "Saber",

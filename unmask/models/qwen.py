@@ -191,9 +191,8 @@ class FastDLLM(ShiftedQwen):
     @classmethod
     def info_of(cls, config: Mapping[str, object], shape: Shape) -> ModelInfo:
         length = size(config, "bd_size", default=32)
-        return replace(
-            super().info_of(config, shape), block_length=min(8, length), grid=BlockGrid(length=length)
-        )
+        grid = BlockGrid(length=length, first_alone=True)
+        return replace(super().info_of(config, shape), block_length=min(8, length), grid=grid)
 
 
 class RND1(ShiftedQwen):

@@ -262,7 +262,10 @@ class Trunk(nn.Module):
     def columns(self, tokens: Tensor, need: slice, cache: Cache | None) -> slice:
         """Return the columns that must run for the states of those in `need`."""
         n = tokens.shape[1]
-        return slice(0, n) if cache is None else cache.columns(need, n)
+        if cache is not None:
+            return cache.columns(need, n)
+        # on a grid, no column of `need` sees one behind its own block
+        return slice(0, n if self.info.grid is None else min(n, need.stop + self.info.grid.length - 1))
 
     def norm_states(self, stream: Sum, columns: slice, need: slice) -> Tensor:
         """Norm what the last layer left of `columns`, for those in `need` alone."""

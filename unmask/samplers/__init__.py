@@ -9,6 +9,7 @@ from unmask.errors import known_field, one_of
 from unmask.samplers.base import Base
 from unmask.samplers.credit import Credit
 from unmask.samplers.dawn import Dawn
+from unmask.samplers.editing import Editing
 from unmask.samplers.end_last import EndLast
 from unmask.samplers.entropy_bound import EntropyBound
 from unmask.samplers.entropy_threshold import EntropyThreshold
@@ -22,6 +23,7 @@ from unmask.samplers.less_released import LESSReleased
 from unmask.samplers.local_leap import LocalLeap
 from unmask.samplers.pc import PC
 from unmask.samplers.prophet import Prophet
+from unmask.samplers.quota_threshold import QuotaThreshold
 from unmask.samplers.saber import Saber
 from unmask.samplers.spaced import Spaced
 from unmask.samplers.speculative import Speculative
@@ -112,6 +114,7 @@ __all__ = [
     "Base",
     "Credit",
     "Dawn",
+    "Editing",
     "EndLast",
     "EntropyBound",
     "EntropyThreshold",
@@ -121,6 +124,7 @@ __all__ = [
     "LESSReleased",
     "LocalLeap",
     "Prophet",
+    "QuotaThreshold",
     "Saber",
     "Spaced",
     "Speculative",

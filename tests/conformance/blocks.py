@@ -1,0 +1,207 @@
+"""Recorded runs of models that attend block by block, and of A2D, in our terms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tests.conformance import golden
+from tests.conformance.references import Settings
+from unmask import AppendCache, Base, Canvas, Editing, Options, QuotaThreshold, blank, denoise, plan
+from unmask.types import BlockGrid, Decision, MaskedLM, ModelInfo, Needs, Observation, Sampler, Step
+
+
+@dataclass(frozen=True)
+class Replay:
+    """One recorded run in our terms."""
+
+    sampler: Sampler
+    options: Options
+    length: int
+    steps: int  # of a block
+    block_length: int  # of the plan
+    grid: BlockGrid | None  # of the attention
+    idle_steps: bool = False  # the reference counts steps that change nothing
+    sub_block_cache: bool = False
+
+
+def replay(sampler: str, values: dict[str, Any], arrays: dict[str, np.ndarray]) -> Replay:
+    """The run that a manifest entry describes."""
+    settings = Settings(values)
+    made = BUILDERS[sampler](settings, arrays)
+    settings.check_all_read()
+    return made
+
+
+def sdar(settings: Settings, arrays: dict[str, np.ndarray]) -> Replay:
+    settings.only("draw", "argmax", "recorded")
+    settings.get("torch_seed")  # the draws themselves are recorded
+    length, strategy = settings.get("block_length"), settings.get("remasking_strategy")
+    filters = {name: settings.get(name) for name in ("temperature", "top_p", "top_k")}
+    sampler: Sampler
+    if strategy == "low_confidence_dynamic":
+        sampler = QuotaThreshold(min_confidence=settings.get("confidence_threshold"), **filters)
+    elif strategy in ("low_confidence_static", "sequential"):
+        sampler = Base(order="left" if strategy == "sequential" else "confidence", **filters)
+    else:
+        golden.fail(f"the harness cannot replay remasking_strategy={strategy!r}")
+    if settings.get("draw") == "recorded":
+        sampler = Drawn(sampler, arrays["drawn"], arrays["drawn_prob"])
+    return Replay(
+        sampler,
+        released(schedule="block", stop_at_block_end=True),
+        length=settings.get("gen_length"),
+        steps=settings.get("denoising_steps"),
+        block_length=length,
+        grid=BlockGrid(length=length),
+    )
+
+
+def llada2(settings: Settings, arrays: dict[str, np.ndarray]) -> Replay:
+    settings.only("temperature", 0)
+    length = settings.get("block_length")
+    steps = min(settings.get("steps"), settings.get("gen_length") // settings.get("minimal_topk", 1))
+    return Replay(
+        QuotaThreshold(min_confidence=settings.get("threshold")),
+        released(schedule="block", stop_at_block_end=not settings.get("eos_early_stop", False)),
+        length=settings.get("gen_length"),
+        steps=steps,
+        block_length=length,
+        grid=BlockGrid(length=length),
+    )
+
+
+def llada21(settings: Settings, arrays: dict[str, np.ndarray]) -> Replay:
+    settings.only("temperature", 0)
+    settings.get("steps")  # ignored by the reference
+    length, post_steps = settings.get("block_length"), settings.get("max_post_steps", 16)
+    sampler = Editing(
+        min_confidence=settings.get("threshold"),
+        edit_confidence=settings.get("editing_threshold"),
+        at_least=settings.get("num_to_transfer", 1),
+        max_post_steps=post_steps,
+    )
+    early = settings.get("eos_early_stop", False)
+    return Replay(
+        sampler,
+        released(stop_at_eos=early, stop_at_block_end=True),
+        length=settings.get("gen_length"),
+        steps=length + post_steps,
+        block_length=length,
+        grid=BlockGrid(length=length),
+        idle_steps=True,
+    )
+
+
+def bd3lm(settings: Settings, arrays: dict[str, np.ndarray]) -> Replay:
+    settings.only("temperature", 0)
+    settings.only("method", "bd3lm", "mdlm")
+    length, size = settings.get("max_new_tokens"), settings.get("block_size")
+    blocks = -(-length // size)
+    return Replay(
+        Base(),
+        released(schedule="remaining", stop_at_block_end=True),
+        length=length,
+        steps=settings.get("steps") // blocks,
+        block_length=size,
+        grid=BlockGrid(length=size, origin="canvas") if settings.get("method") == "bd3lm" else None,
+    )
+
+
+def fast_dllm_v2(settings: Settings, arrays: dict[str, np.ndarray]) -> Replay:
+    settings.only("temperature", 0)
+    settings.only("function", "generate", "batch_sample")
+    size = settings.get("block_size")
+    return Replay(
+        QuotaThreshold(min_confidence=settings.get("threshold"), at_least=1),
+        released(),
+        length=settings.get("max_new_tokens"),
+        steps=size,
+        block_length=settings.get("small_block_size"),
+        grid=BlockGrid(length=size, first_alone=True),
+        sub_block_cache=settings.get("use_block_cache"),
+    )
+
+
+def released(**options: Any) -> Options:
+    return Options(**{"banned_ids": (), "stop_at_eos": True, "fill_leftovers": False, **options})
+
+
+BUILDERS: dict[str, Callable[[Settings, dict[str, np.ndarray]], Replay]] = {
+    "sdar_block": sdar,
+    "llada2_block": llada2,
+    "llada21_block_edit": llada21,
+    "dllm_bd3lm": bd3lm,
+    "dllm_mdlm": bd3lm,
+    "fast_dllm_v2": fast_dllm_v2,
+}
+
+
+class Drawn:
+    """A sampler that gets the recorded draws of a run in place of its own."""
+
+    def __init__(self, sampler: Sampler, drawn: np.ndarray, probability: np.ndarray) -> None:
+        self.sampler = sampler
+        self._steps = iter(zip(drawn, probability, strict=True))
+
+    @property
+    def needs(self) -> Needs:
+        return self.sampler.needs
+
+    def decide(self, obs: Observation) -> Decision:
+        drawn, probability = (torch.from_numpy(part)[None] for part in next(self._steps))
+        tokens = torch.where(obs.active.cpu(), drawn, 0).long().to(obs.drawn.device)
+        decision = self.sampler.decide(replace(obs, drawn=tokens))
+        ours, known = decision.signals["confidence"].cpu(), obs.active.cpu()
+        torch.testing.assert_close(ours[known], probability.float()[known], atol=1e-5, rtol=1e-4)
+        return replace(decision, tokens=tokens)
+
+
+def prompts(arrays: dict[str, np.ndarray]) -> list[list[int]]:
+    """The prompts of a run, without padding."""
+    rows, count = arrays["prompt_ids"].tolist(), len(arrays["prompt_ids"])
+    if "prompt_lens" in arrays:
+        return [row[:length] for row, length in zip(rows, arrays["prompt_lens"].tolist(), strict=True)]
+    mask = arrays.get("attention_mask")
+    if mask is None:
+        return rows
+    width = len(rows[0])
+    return [[token for token, real in zip(rows[i], mask[i][:width], strict=True) if real] for i in range(count)]
+
+
+def start(model: MaskedLM, run: Replay, arrays: dict[str, np.ndarray]) -> tuple[MaskedLM, Canvas]:
+    """The model with the run's attention, and the canvas before the first step."""
+    info = replace(model.info, grid=run.grid)
+    model.info = info  # type: ignore[misc]
+    canvas = blank(
+        prompts(arrays), run.length, mask_id=info.mask_id, pad_id=info.pad_id, grid=run.grid, device=golden.DEVICE
+    )
+    return model, canvas
+
+
+def decoding(model: MaskedLM, run: Replay, arrays: dict[str, np.ndarray], *, cached: bool) -> Iterator[Step]:
+    """Our steps."""
+    model, canvas = start(model, run, arrays)
+    columns = canvas.tokens.shape[1] - canvas.start
+    grid = run.grid
+    blocks = plan(
+        canvas.start,
+        columns,
+        steps=run.steps * -(-columns // run.block_length),
+        block_length=run.block_length,
+        alone_every=grid.length if grid is not None and grid.first_alone else None,
+    )
+    cache = AppendCache(grid.length) if cached and grid is not None else None
+    return denoise(model, canvas, run.sampler, blocks, run.options, cache=cache)
+
+
+def states(tokens: list[Tensor], *, idle_steps: bool) -> list[list[int]]:
+    """The different states of a row in order, or all of them if steps that change nothing count."""
+    rows = [row.tolist() for row in tokens]
+    return rows if idle_steps else [state for state, _ in groupby(rows)]
