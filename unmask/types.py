@@ -251,6 +251,11 @@ class ModelInfo:
 class Cache(Protocol):
     """Keys and values kept between forwards; the model asks it which columns to run."""
 
+    @property
+    def persistent(self) -> bool:
+        """Whether it keeps rows from block to block; else the first forward of a block stores all anew."""
+        ...
+
     def start_block(self, block: slice) -> None:
         """Start to decode this block; the columns before it are finished."""
         ...

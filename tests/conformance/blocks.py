@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import dropwhile, groupby
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,9 @@ from tests.conformance import golden
 from tests.conformance.references import Settings
 from unmask import AppendCache, Base, Canvas, Editing, Options, QuotaThreshold, blank, denoise, plan
 from unmask.types import BlockGrid, Decision, MaskedLM, ModelInfo, Needs, Observation, Sampler, Step
+
+
+NO_PAD = -1
 
 
 @dataclass(frozen=True)
@@ -118,10 +121,12 @@ def fast_dllm_v2(settings: Settings, arrays: dict[str, np.ndarray]) -> Replay:
     settings.only("temperature", 0)
     settings.only("function", "generate", "batch_sample")
     size = settings.get("block_size")
+    settings.get("max_new_tokens")  # counts whole blocks, and the block that begins with prompt as one
+    shortest = min(map(len, prompts(arrays, NO_PAD)))
     return Replay(
         QuotaThreshold(min_confidence=settings.get("threshold"), at_least=1),
         released(),
-        length=settings.get("max_new_tokens"),
+        length=arrays["x_steps"].shape[2] - 1 - shortest,  # the last token is that of a block never decoded
         steps=size,
         block_length=settings.get("small_block_size"),
         grid=BlockGrid(length=size, first_alone=True),
@@ -163,16 +168,15 @@ class Drawn:
         return replace(decision, tokens=tokens)
 
 
-def prompts(arrays: dict[str, np.ndarray]) -> list[list[int]]:
+def prompts(arrays: dict[str, np.ndarray], pad_id: int) -> list[list[int]]:
     """The prompts of a run, without padding."""
-    rows, count = arrays["prompt_ids"].tolist(), len(arrays["prompt_ids"])
+    rows: list[list[int]] = arrays["prompt_ids"].tolist()
     if "prompt_lens" in arrays:
         return [row[:length] for row, length in zip(rows, arrays["prompt_lens"].tolist(), strict=True)]
-    mask = arrays.get("attention_mask")
-    if mask is None:
-        return rows
-    width = len(rows[0])
-    return [[token for token, real in zip(rows[i], mask[i][:width], strict=True) if real] for i in range(count)]
+    if "attention_mask" in arrays:
+        real = arrays["attention_mask"].argmax(-1).tolist()
+        return [row[first:] for row, first in zip(rows, real, strict=True)]
+    return [list(dropwhile(lambda token: token == pad_id, row)) for row in rows]
 
 
 def start(model: MaskedLM, run: Replay, arrays: dict[str, np.ndarray]) -> tuple[MaskedLM, Canvas]:
@@ -180,7 +184,7 @@ def start(model: MaskedLM, run: Replay, arrays: dict[str, np.ndarray]) -> tuple[
     info = replace(model.info, grid=run.grid)
     model.info = info  # type: ignore[misc]
     canvas = blank(
-        prompts(arrays), run.length, mask_id=info.mask_id, pad_id=info.pad_id, grid=run.grid, device=golden.DEVICE
+        prompts(arrays, info.pad_id), run.length, mask_id=info.mask_id, pad_id=info.pad_id, grid=run.grid, device=golden.DEVICE
     )
     return model, canvas
 

@@ -30,25 +30,24 @@ def test_every_step_is_the_recorded_one(run: golden.Run, cached: bool) -> None:
         _, canvas = blocks.start(model, made, arrays)
     finally:
         model.info = info  # type: ignore[misc]
-    for row, (prompt, start) in enumerate(zip(blocks.prompts(arrays), canvas.starts, strict=True)):
+    for row, (prompt, start) in enumerate(zip(blocks.prompts(arrays, info.pad_id), canvas.starts, strict=True)):
         ours = [step.tokens[row, start:].cpu() for step in steps if step.running[row]]
-        theirs = recorded(arrays, row, len(prompt), info)
-        expected = blocks.states(theirs, idle_steps=made.idle_steps)
-        width = len(expected[0])
-        found = blocks.states([state[:width] for state in ours], idle_steps=made.idle_steps)
-        first = blocks.states([torch.full((width,), info.mask_id)], idle_steps=False)
-        if not made.idle_steps:  # both begin with masks alone
-            found, expected = ([s for s in part if s != first[0]] for part in (found, expected))
+        theirs = recorded(arrays, row, prompt, info)
+        width = min(made.length, len(theirs[0]) - bool(made.grid and made.grid.first_alone))
+        found, expected = (
+            blocks.states([state[:width] for state in states], idle_steps=made.idle_steps)
+            for states in (ours, theirs)
+        )
+        if not made.idle_steps:  # a reference may begin with a step for other rows alone
+            blank = [info.mask_id] * len(expected[0])
+            found, expected = ([state for state in part if state != blank] for part in (found, expected))
         assert found[: len(expected)] == expected
         assert len(found) == len(expected)
 
 
-def recorded(arrays: dict[str, np.ndarray], row: int, prompt: int, info: ModelInfo) -> list[Any]:
+def recorded(arrays: dict[str, np.ndarray], row: int, prompt: list[int], info: ModelInfo) -> list[Any]:
     """The generated tokens of a row after each step; a column that is not there yet is a mask."""
-    left = arrays["x_init"].shape[1] - arrays["x_steps"].shape[2]
-    assert left == 0
-    offset = prompt
-    if "attention_mask" in arrays or "pad_left" in arrays:
-        offset = arrays["prompt_ids"].shape[1]
-    states = torch.from_numpy(arrays["x_steps"][:, row, offset:]).long()
+    tokens = arrays["x_init"][row].tolist()
+    first = next(column for column in range(len(tokens)) if tokens[column : column + len(prompt)] == prompt)
+    states = torch.from_numpy(arrays["x_steps"][:, row, first + len(prompt) :]).long()
     return list(states.masked_fill(states < 0, info.mask_id))

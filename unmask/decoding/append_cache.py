@@ -18,6 +18,8 @@ class AppendCache:
     alone.
     """
 
+    persistent = True  # its rows stay from block to block
+
     def __init__(self, block_length: int) -> None:
         whole("block_length", block_length, 1)
         self.block_length = block_length  # of the model's attention; a planned block may be a part of one

@@ -21,6 +21,8 @@ class BlockCache:
     `refresh_every`-th forward in it.
     """
 
+    persistent = False
+
     def __init__(self, recompute: Recompute = "suffix", *, refresh_every: int | None = None) -> None:
         one_of("recompute", recompute, get_args(Recompute))
         if refresh_every is not None:

@@ -87,7 +87,11 @@ class Executor:
                 self.speculator.forget()
             if self.cache is not None:
                 self.cache.start_block(block.columns)
-                self.keep_rows(self.pick(todo.running, todo.num_running), len(todo.running))
+                wanted, count = todo.running, todo.num_running
+                if self.cache.persistent:  # a row that idles in this block may go on in the next
+                    wanted = rows.unfinished(block)
+                    count = int(wanted.sum())
+                self.keep_rows(self.pick(wanted, count), len(wanted))
         if todo.num_fresh and rows.canvas.tokens.is_cuda:
             self.launched = self.forward(rows, window, todo)
         return todo

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
-from unmask.decoding.canvas import Canvas
+from unmask.decoding.canvas import Canvas, ended
 from unmask.decoding.options import Options
 from unmask.decoding.overlap import OpenBlocks
 from unmask.decoding.plan import Block, Overlap
@@ -110,6 +110,13 @@ class Rows:
         if self.options.stop_at_block_end:
             return generated[:, : block.columns.start - self.canvas.start]
         return generated
+
+    def unfinished(self, block: Block) -> Tensor:
+        """Return the rows [B] that have masks left and go on."""
+        left = self.canvas.masked(slice(self.canvas.start, None)).any(-1)
+        if self.eos_ids:
+            left = left & ~ended(self.ending_in(block), self.canvas.mask_id, self.eos_ids).any(-1)
+        return left if self.stopped is None else left & ~self.stopped
 
     def written(self, turn: Turn) -> Written | None:
         """Return what the window of a turn holds, if the sampler may revoke some of its block."""

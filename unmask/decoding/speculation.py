@@ -120,6 +120,10 @@ class SharedCache:
     cache: Cache
     copies: int  # rows of the forward for each row of the cache
 
+    @property
+    def persistent(self) -> bool:
+        return self.cache.persistent
+
     def start_block(self, block: slice) -> None:
         self.cache.start_block(block)
 
