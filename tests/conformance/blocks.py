@@ -32,6 +32,7 @@ class Replay:
     grid: BlockGrid | None  # of the attention
     idle_steps: bool = False  # the reference counts steps that change nothing
     sub_block_cache: bool = False
+    quits_late: bool = False  # the reference may go on in a block whose text has ended
 
 
 def replay(sampler: str, values: dict[str, Any], arrays: dict[str, np.ndarray]) -> Replay:
@@ -77,6 +78,7 @@ def llada2(settings: Settings, arrays: dict[str, np.ndarray]) -> Replay:
         steps=steps,
         block_length=length,
         grid=BlockGrid(length=length),
+        quits_late=True,  # it looks for an end only in a step that writes an end token
     )
 
 
@@ -201,7 +203,9 @@ def decoding(model: MaskedLM, run: Replay, arrays: dict[str, np.ndarray], *, cac
         block_length=run.block_length,
         alone_every=grid.length if grid is not None and grid.first_alone else None,
     )
-    cache = AppendCache(grid.length) if cached and grid is not None else None
+    sub_block = run.block_length if run.sub_block_cache else None
+    exact = AppendCache(grid.length, sub_block=sub_block) if grid is not None else None
+    cache = exact if cached or run.sub_block_cache else None
     return denoise(model, canvas, run.sampler, blocks, run.options, cache=cache)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from unmask.errors import whole
+from unmask.errors import FieldError, whole
 
 GROWTH = 256  # columns by which the stored tensors grow
 
@@ -16,46 +16,66 @@ class AppendCache:
     first forward of a block also runs the block before it, with its final tokens, and keeps its keys and
     values; in the first block of a generation it also runs the prompt. Every later forward runs the block
     alone.
+
+    With `sub_block`, so many columns of the block run by themselves after a first forward of the whole block,
+    and a whole one again as long as the first of them is masked. This is the approximate cache inside a block
+    of Fast-dLLM v2.
     """
 
     persistent = True  # its rows stay from block to block
 
-    def __init__(self, block_length: int) -> None:
+    def __init__(self, block_length: int, *, sub_block: int | None = None) -> None:
         whole("block_length", block_length, 1)
         self.block_length = block_length  # of the model's attention; a planned block may be a part of one
+        self.sub_block = sub_block
         self.final = 0  # columns whose stored keys and values never change
         self.block = slice(0, 0)  # the block of the attention that is decoded now
+        self.narrow = slice(0, 0)  # the sub-block of it
+        self.whole = True  # the next forward runs the whole block
         self.stored: dict[int, tuple[Tensor, Tensor]] = {}  # layer -> keys and values, [B, H, capacity, D]
 
     def start_block(self, block: slice) -> None:
         """Start to decode these columns; all blocks before theirs are finished."""
-        first = block.start // self.block_length * self.block_length
-        if block.stop > first + self.block_length:
-            raise ValueError(
-                f"columns {block.start} to {block.stop} cross a block of the attention, "
-                f"{self.block_length} columns long; plan blocks of a length that divides it"
-            )
-        self.block = slice(first, first + self.block_length)
+        self.block = self._around(block, self.block_length)
+        self.narrow = self.block if self.sub_block is None else self._around(block, self.sub_block)
+        self.whole = True
+
+    def _around(self, block: slice, length: int) -> slice:
+        first = block.start // length * length
+        if block.stop > first + length:
+            problem = f"must divide {length}, the length of the blocks that the cache knows"
+            raise FieldError("block_length", block.stop - block.start, problem)
+        return slice(first, first + length)
 
     def keep(self, rows: Tensor) -> None:
         """Keep some rows."""
         self.stored = {layer: (k[rows], v[rows]) for layer, (k, v) in self.stored.items()}
 
+    def look(self, block: slice, first_masked: Tensor) -> None:
+        """Run the whole block if the first column of a sub-block is masked in any row [B]."""
+        if self.sub_block is not None and block.start == self.narrow.start:
+            self.whole |= bool(first_masked.any())
+
     def columns(self, need: slice, n: int) -> slice:
         """Return the columns to run: those of the block, and those before that are not final yet."""
-        # a model whose hidden state i predicts column i + 1 asks for one column before the block
-        return slice(min(self.final, need.start), min(self.block.stop, n))
+        # a model whose hidden state i predicts column i + 1 asks for one column more
+        if self.whole or self.sub_block is None:
+            return slice(min(self.final, need.start), min(self.block.stop, n))
+        return slice(min(self.narrow.start, need.start), min(self.narrow.stop, n))
 
     def ran(self, columns: slice) -> None:
         """Take note of a forward: all columns before the block are final."""
-        self.final = self.block.start
+        self.final, self.whole = self.block.start, False
 
     def update(self, layer: int, columns: slice, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Store the keys and values of the columns that ran; return those of all columns up to them."""
+        """Store the keys and values of the columns that ran; return all up to the end of the block."""
+        first = self.final if self.whole or self.sub_block is None else self.narrow.start
+        first = max(first, columns.start)
         keys, values = self._with_room(layer, columns.stop, k)
-        keys[:, :, columns] = k
-        values[:, :, columns] = v
-        return keys[:, :, : columns.stop], values[:, :, : columns.stop]
+        keys[:, :, first : columns.stop] = k[:, :, first - columns.start :]
+        values[:, :, first : columns.stop] = v[:, :, first - columns.start :]
+        end = columns.stop if self.whole or self.sub_block is None else self.block.stop
+        return keys[:, :, :end], values[:, :, :end]
 
     def _with_room(self, layer: int, length: int, like: Tensor) -> tuple[Tensor, Tensor]:
         """Return the stored tensors of a layer, with room for so many columns."""
