@@ -206,6 +206,8 @@ class Needs:
     shadow: bool = False  # predict each window column once more, by one that does not attend to it
     attention: int = 0  # the last layers whose attention is averaged; 0: none
     carry: int = 0  # numbers per column that it hands back in Decision.carry
+    whole_blocks: bool = False  # a text ends only when its block is complete: the end may be edited away
+    extra_steps: int = 0  # that a block may take beyond one per column
 
 
 class Sampler(Protocol):

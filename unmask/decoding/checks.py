@@ -81,8 +81,9 @@ def check_needs(sampler: Sampler) -> None:
     if needs.speculation is not None and not isinstance(needs.speculation, Speculation):
         raise FieldError(f"{name}.speculation", needs.speculation, "must be Speculation or None")
     whole(f"{name}.carry", needs.carry, 0)
+    whole(f"{name}.extra_steps", needs.extra_steps, 0)
     whole(f"{name}.attention", needs.attention, 0)
-    for field_name in ("logits", "gather_logits", "span", "noise", "revoke", "shadow"):
+    for field_name in ("logits", "gather_logits", "span", "noise", "revoke", "shadow", "whole_blocks"):
         flag(f"{name}.{field_name}", getattr(needs, field_name))
     if needs.shadow and needs.attention:
         raise FieldError(f"{name}.attention", needs.attention, "must be 0 where shadow is True")

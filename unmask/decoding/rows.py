@@ -107,7 +107,7 @@ class Rows:
     def ending_in(self, block: Block) -> Tensor:
         """Return the generated columns [B, L] in which an end token may end its row now."""
         generated = self.canvas.generated
-        if self.options.stop_at_block_end:
+        if self.options.stop_at_block_end or self.needs.whole_blocks:
             return generated[:, : block.columns.start - self.canvas.start]
         return generated
 

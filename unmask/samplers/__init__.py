@@ -79,6 +79,16 @@ GROUPS: dict[str, dict[str, Sampler]] = {
         "saber": Saber(),
         "first-mask-revoke": FirstMask(along="confidence", along_confidence=0, revoke_below=0.1),
     },
+    "of block models": {
+        "sdar": QuotaThreshold(min_confidence=0.85),
+        "sdar-static": Base(),
+        "sdar-sequential": Base(order="left"),
+        "llada2": QuotaThreshold(min_confidence=0.95),
+        "llada2.1": Editing(),
+        "llada2.1-quality": Editing(min_confidence=0.7, edit_confidence=0.5),
+        "llada2.1-speed": Editing(min_confidence=0.5, edit_confidence=0.0),
+        "fast-dllm-v2": QuotaThreshold(min_confidence=0.9, at_least=1),
+    },
     "speculative": {
         "freedave": Speculative(Base()),
         "freedave++": Speculative(Threshold(min_confidence=0.95), partial=True),

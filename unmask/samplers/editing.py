@@ -43,7 +43,7 @@ class Editing:
 
     @property
     def needs(self) -> Needs:
-        return Needs(revoke=True, carry=1)
+        return Needs(revoke=True, carry=1, whole_blocks=True, extra_steps=self.max_post_steps)
 
     def decide(self, obs: Observation) -> Decision:
         assert obs.written is not None, "Needs(revoke=True) promises the tokens"

@@ -140,11 +140,13 @@ def prepare(
         encoded, length, mask_id=info.mask_id, pad_id=info.pad_id, grid=info.grid, device=device_of(model)
     )
     columns = canvas.tokens.shape[1] - canvas.start
+    block_length = config.block_size(info, columns)
+    extra = sampler.needs.extra_steps * -(-columns // (block_length or columns))
     blocks = plan(
         canvas.start,
         columns,
-        steps=config.steps or columns,
-        block_length=config.block_size(info, columns),
+        steps=config.steps or columns + extra,
+        block_length=block_length,
         alone_every=info.grid.length if info.grid is not None and info.grid.first_alone else None,
         next_block_at=config.next_block_at,
     )
