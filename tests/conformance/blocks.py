@@ -14,8 +14,7 @@ from torch import Tensor
 from tests.conformance import golden
 from tests.conformance.references import Settings
 from unmask import AppendCache, Base, Canvas, Editing, Options, QuotaThreshold, blank, denoise, plan
-from unmask.types import BlockGrid, Decision, MaskedLM, ModelInfo, Needs, Observation, Sampler, Step
-
+from unmask.types import BlockGrid, Decision, MaskedLM, Needs, Observation, Sampler, Step
 
 NO_PAD = -1
 
@@ -186,7 +185,12 @@ def start(model: MaskedLM, run: Replay, arrays: dict[str, np.ndarray]) -> tuple[
     info = replace(model.info, grid=run.grid)
     model.info = info  # type: ignore[misc]
     canvas = blank(
-        prompts(arrays, info.pad_id), run.length, mask_id=info.mask_id, pad_id=info.pad_id, grid=run.grid, device=golden.DEVICE
+        prompts(arrays, info.pad_id),
+        run.length,
+        mask_id=info.mask_id,
+        pad_id=info.pad_id,
+        grid=run.grid,
+        device=golden.DEVICE,
     )
     return model, canvas
 

@@ -30,7 +30,9 @@ def test_every_step_is_the_recorded_one(run: golden.Run, cached: bool) -> None:
         _, canvas = blocks.start(model, made, arrays)
     finally:
         model.info = info  # type: ignore[misc]
-    for row, (prompt, start) in enumerate(zip(blocks.prompts(arrays, info.pad_id), canvas.starts, strict=True)):
+    for row, (prompt, start) in enumerate(
+        zip(blocks.prompts(arrays, info.pad_id), canvas.starts, strict=True)
+    ):
         ours = [step.tokens[row, start:].cpu() for step in steps if step.running[row]]
         theirs = recorded(arrays, row, prompt, info)
         width = min(made.length, len(theirs[0]) - bool(made.grid and made.grid.first_alone))
@@ -57,5 +59,7 @@ def recorded(
     """The generated tokens of a row after each step; a column that is not there yet is a mask."""
     tokens = arrays["x_init"][row].tolist()
     first = next(column for column in range(len(tokens)) if tokens[column : column + len(prompt)] == prompt)
-    states = torch.from_numpy(arrays[name].reshape(-1, *arrays["x_init"].shape)[:, row, first + len(prompt) :]).long()
+    states = torch.from_numpy(
+        arrays[name].reshape(-1, *arrays["x_init"].shape)[:, row, first + len(prompt) :]
+    ).long()
     return list(states.masked_fill(states < 0, info.mask_id))

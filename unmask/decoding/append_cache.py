@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 from torch import Tensor
 
 from unmask.errors import FieldError, whole
@@ -90,3 +92,49 @@ class AppendCache:
                 side[:, :, : old.shape[2]] = old
         self.stored[layer] = larger[0], larger[1]
         return self.stored[layer]
+
+
+class SideBySide:
+    """The caches of several rows as one, for a forward of rows that all end in the same column.
+
+    Each row stands in columns of its own cache, and further right in the batch. A model with guidance runs
+    every row twice, and its cache has two rows.
+    """
+
+    persistent = True
+
+    def __init__(self, parts: Sequence[tuple[AppendCache, int]]) -> None:
+        self._caches = [cache for cache, _ in parts]
+        self._lengths = [length for _, length in parts]
+        self._longest = max(self._lengths)
+
+    def start_block(self, block: slice) -> None:
+        raise NotImplementedError("each row's cache starts its own block")
+
+    def keep(self, rows: Tensor) -> None:
+        raise NotImplementedError("each row keeps its own cache")
+
+    def columns(self, need: slice, n: int) -> slice:
+        """Return the columns to run, which every cache agrees on."""
+        shift = self._longest - self._lengths[0]
+        own = self._caches[0].columns(slice(need.start - shift, need.stop - shift), self._lengths[0])
+        return slice(own.start + shift, own.stop + shift)
+
+    def ran(self, columns: slice) -> None:
+        """Take note of a forward in every row's cache."""
+        for cache, shift in self._shifts():
+            cache.ran(slice(columns.start - shift, columns.stop - shift))
+
+    def update(self, layer: int, columns: slice, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Store what ran in every row's cache; return the keys and values of all rows."""
+        count, size = len(self._caches), (*k.shape[:2], columns.stop, k.shape[3])
+        keys, values = k.new_zeros(size), v.new_zeros(size)
+        for row, (cache, shift) in enumerate(self._shifts()):
+            own = slice(columns.start - shift, columns.stop - shift)
+            stored = cache.update(layer, own, k[row::count], v[row::count])
+            keys[row::count, :, shift:], values[row::count, :, shift:] = stored
+        return keys, values
+
+    def _shifts(self) -> Iterator[tuple[AppendCache, int]]:
+        for cache, length in zip(self._caches, self._lengths, strict=True):
+            yield cache, self._longest - length

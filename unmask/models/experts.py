@@ -62,7 +62,7 @@ def grouped_router(x: Tensor, weight: Tensor, bias: Tensor | None, shape: Expert
     grouped = (score if bias is None else score + bias).view(len(x), shape.groups, -1)
     of_group = grouped.topk(2).values.sum(-1)
     kept = torch.zeros_like(of_group, dtype=torch.bool)
-    kept = kept.scatter(1, of_group.topk(shape.kept_groups).indices, True)  # noqa: FBT003
+    kept = kept.scatter(1, of_group.topk(shape.kept_groups).indices, True)
     chosen = grouped.masked_fill(~kept[..., None], -torch.inf).flatten(1).topk(shape.chosen).indices
     weights = score.gather(1, chosen)
     if shape.chosen > 1:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
+from unmask.decoding.append_cache import AppendCache
 from unmask.decoding.bans import Bans
 from unmask.decoding.cache import BlockCache
 from unmask.decoding.checks import check_run, extra_needs
@@ -180,7 +181,7 @@ class RunningRequest:
         self.look: Look | None = None  # what its sender was shown of the last step
         self.since = perf_counter()
         self.output: Tensor | None = None  # [W, D] or [W, V], of its last forward
-        self.cache = run.cache
+        self.cache: BlockCache | AppendCache | None = run.cache
         self.cache_place = CachePlace()
         self.rows = Rows(run.canvas, run.sampler.needs, run.options, info, run.stop)
         self.given = run.canvas.tokens[0] != run.canvas.mask_id
@@ -195,11 +196,12 @@ class RunningRequest:
     def _advance(self) -> None:
         last, self._next = self._next, next(self._turns, None)
         new_block = self._next is not None and (last is None or last.number != self._next.number)
-        if self._next is not None and new_block and self.run.cache is not None:
-            fresh = self.run.cache
-            self.cache = BlockCache(fresh.recompute, refresh_every=fresh.refresh_every)
-            self.cache.start_block(self._next.block.columns)
+        if self._next is None or not new_block or self.cache is None:
+            return
+        if isinstance(self.cache, BlockCache):  # it may be shared with others
+            self.cache = BlockCache(self.cache.recompute, refresh_every=self.cache.refresh_every)
             self.cache_place = CachePlace()
+        self.cache.start_block(self._next.block.columns)
 
     @property
     def is_done(self) -> bool:
@@ -215,6 +217,13 @@ class RunningRequest:
     def is_fresh(self) -> bool:
         """Whether its canvas changed since its last forward."""
         return self.turn.todo.num_fresh > 0
+
+    @property
+    def length(self) -> int:
+        """The columns that its next forward must see: all, or with an exact cache those up to its block."""
+        if isinstance(self.cache, AppendCache):
+            return min(self.cache.block.stop, self.request.length)
+        return self.request.length
 
     @property
     def bans(self) -> Bans:

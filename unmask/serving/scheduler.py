@@ -10,6 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from unmask.decoding.append_cache import AppendCache, SideBySide
 from unmask.decoding.bans import Bans
 from unmask.decoding.cache import BlockCache
 from unmask.decoding.canvas import Canvas
@@ -20,7 +21,7 @@ from unmask.decoding.rows import History, Written
 from unmask.decoding.transfer import to_device
 from unmask.decoding.turns import Todo, Turn
 from unmask.serving.request import CachePlace, RunningRequest
-from unmask.types import Decision, MaskedLM, Prediction
+from unmask.types import Cache, Decision, MaskedLM, Prediction
 
 MIN_LENGTH = 0.75  # of the longest row of a forward, to which all are padded
 
@@ -41,11 +42,11 @@ def forward_groups(
         kinds.setdefault(_kind(model, request), []).append(request)
     for kind in kinds.values():
         longest = 0
-        for request in sorted(kind, key=lambda request: request.request.length, reverse=True):
-            if longest and request.request.length >= MIN_LENGTH * longest:
+        for request in sorted(kind, key=lambda request: request.length, reverse=True):
+            if longest and request.length >= MIN_LENGTH * longest:
                 groups[-1].append(request)
             else:
-                longest = request.request.length
+                longest = request.length
                 groups.append([request])
     return groups
 
@@ -58,6 +59,8 @@ def _kind(model: MaskedLM, request: RunningRequest) -> object:
     predicting: Callable[[slice], slice] = getattr(model, "predicting", lambda window: window)
     need, length = predicting(request.turn.window), request.request.length
     columns = cache.columns(need, length)
+    if isinstance(cache, AppendCache):  # rows end with their block, so that all end in the same column
+        return guided, columns.stop - columns.start, columns.stop - need.start, columns.stop - need.stop
     return guided, length, columns.start, columns.stop, need.start, need.stop, cache.state
 
 
@@ -105,19 +108,18 @@ def _join_canvases(
 ) -> tuple[Canvas, list[int]]:
     """Pad the rows on the left, so that all end in the same column; also returns the columns added."""
     first = rows[0].rows.canvas
-    tokens = [row.rows.canvas.tokens[0] for row in rows]
-    length = max(map(len, tokens))
-    shifts = [length - len(each) for each in tokens]
-    if not any(shifts):
-        return Canvas(torch.stack(tokens).to(device), None, first.start, first.mask_id), shifts
-    joined = torch.full((len(rows), length), pad_id)
-    for i, (each, shift) in enumerate(zip(tokens, shifts, strict=True)):
-        joined[i, shift:] = each
-    attend = torch.arange(length) >= torch.tensor(shifts)[:, None]
-    return Canvas(joined, attend, first.start, first.mask_id).to(device), shifts
+    length = max(row.length for row in rows)
+    shifts = [length - row.length for row in rows]
+    joined, attend = torch.full((len(rows), length), pad_id), torch.zeros(len(rows), length, dtype=torch.bool)
+    for i, (row, shift) in enumerate(zip(rows, shifts, strict=True)):
+        canvas = row.rows.canvas
+        joined[i, shift:] = canvas.tokens[0, : row.length]
+        attend[i, shift:] = True if canvas.attend is None else canvas.attend[0, : row.length]
+    padded = any(shifts) or any(row.rows.canvas.attend is not None for row in rows)
+    return Canvas(joined, attend if padded else None, first.start, first.mask_id).to(device), shifts
 
 
-def _join_caches(requests: Sequence[RunningRequest], rows: Sequence[RunningRequest]) -> BlockCache | None:
+def _join_caches(requests: Sequence[RunningRequest], rows: Sequence[RunningRequest]) -> Cache | None:
     """Return one cache of all rows, which may repeat a request.
 
     It is the one they share already, if they alone share it and in this order, else a copy.
@@ -125,10 +127,12 @@ def _join_caches(requests: Sequence[RunningRequest], rows: Sequence[RunningReque
     shared, places = requests[0].cache, [CachePlace(row, len(requests)) for row in range(len(requests))]
     if shared is None:
         return None
+    if isinstance(shared, AppendCache):
+        return SideBySide([(row.cache, row.length) for row in rows if isinstance(row.cache, AppendCache)])
     if [(each.cache, each.cache_place) for each in requests] == [(shared, place) for place in places]:
         return shared
     lanes = requests[0].request.num_rows  # a guided request has a second row, in the cache's second half
-    caches = [(row.cache, row.cache_place.row) for row in rows if row.cache is not None]
+    caches = [(row.cache, row.cache_place.row) for row in rows if isinstance(row.cache, BlockCache)]
     joined = BlockCache.join(
         [(cache, row + lane * cache.rows // lanes) for lane in range(lanes) for cache, row in caches]
     )

@@ -17,7 +17,7 @@ from unmask.samplers.end_last import EndLast
 from unmask.samplers.spaced import Spaced
 from unmask.samplers.wrapper import rebuild
 from unmask.text.fields import CacheName, ConfigFields, EndTokens
-from unmask.types import BlockGrid, Cache, ModelInfo, Sampler
+from unmask.types import BlockGrid, ModelInfo, Sampler
 
 SEED_BITS = 32  # of a new seed; every JSON reader keeps as many
 RECOMPUTE: dict[CacheName, Recompute] = {"prefix": "suffix", "dual": "block"}
@@ -161,7 +161,7 @@ class GenerationConfig(ConfigFields):
             )
         return replace(sampler, demoted_ids=info.eos_ids)
 
-    def new_cache(self, sampler: Sampler, info: ModelInfo, *, blocks: int) -> Cache | None:
+    def new_cache(self, sampler: Sampler, info: ModelInfo, *, blocks: int) -> BlockCache | AppendCache | None:
         """Return an empty cache for one run; raise if it does not recompute all that the sampler needs."""
         if info.grid is not None:
             return self._exact_cache(sampler, info.grid)

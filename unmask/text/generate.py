@@ -6,7 +6,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from time import perf_counter
 
+from unmask.decoding.append_cache import AppendCache
 from unmask.decoding.bans import Bans
+from unmask.decoding.cache import BlockCache
 from unmask.decoding.canvas import Canvas, blank
 from unmask.decoding.checks import is_model, is_sampler
 from unmask.decoding.draw import RowNoise
@@ -21,7 +23,7 @@ from unmask.samplers.less import LESS
 from unmask.text.config import GenerationConfig
 from unmask.text.end_of_text import Ending, StopWatch
 from unmask.text.prompts import Prompt, device_of, encode_prompts, find_tokenizer
-from unmask.types import Cache, Counts, MaskedLM, Sampler, Step
+from unmask.types import Counts, MaskedLM, Sampler, Step
 
 DEFAULT_SAMPLER = LESS()
 DEFAULT_CONFIG = GenerationConfig()
@@ -176,7 +178,7 @@ class Run:
     bans: Bans
     seeds: tuple[int, ...]
     guidance: float = 0.0
-    cache: Cache | None = None
+    cache: BlockCache | AppendCache | None = None
     stop: Stop | None = None
 
     def steps(self) -> Iterator[Step]:
