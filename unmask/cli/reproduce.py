@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from unmask.cli import complete
 from unmask.cli.isolation import UnsafeCode, check_isolation
 from unmask.cli.options import (
     DEFAULT_MODEL,
-    STEPS,
     LoadOptions,
     ModelOptions,
     build_config,
@@ -38,11 +38,15 @@ PADDING = 2  # spaces beside a cell of a printed table
 
 Names = Annotated[
     list[str],
-    typer.Argument(metavar="NAME...", help="headline, single-signal, pareto ...; all: every one of them."),
+    typer.Argument(
+        metavar="NAME...",
+        help="headline, single-signal, pareto ...; all: every one of them. --list explains them.",
+        autocompletion=complete.experiments,
+    ),
 ]
 
 
-@config_options("Decoding", {name: STEPS[name] for name in ("block_length", "cache", "refresh_every")})
+@config_options("Decoding", ("block_length", "cache", "refresh_every"))
 class ReproduceDecoding:
     """Settings of every run, unless an experiment compares them."""
 
@@ -58,6 +62,7 @@ class ReproduceOptions(LoadOptions):
             "-m",
             show_default=DEFAULT_MODEL,
             help="A model, as `unmask eval` takes it; repeatable.",
+            autocompletion=complete.models,
         ),
     ] = None
     tasks: Annotated[
@@ -68,6 +73,7 @@ class ReproduceOptions(LoadOptions):
             metavar="A,B,...",
             show_default="all of the model's",
             help="Only these tasks.",
+            autocompletion=complete.task_list,
         ),
     ] = None
     limit: Annotated[int | None, typer.Option("--limit", min=1, help=LIMIT)] = None
