@@ -45,8 +45,8 @@ def read_lines(docstring: str | None) -> dict[str, str]:
             lines[name] = entry[2].strip()
         elif name is not None and text.startswith(" "):
             lines[name] += f" {text.strip()}"
-        else:  # another section
-            name = None
+        elif text:  # another section
+            break
     return lines
 
 

@@ -5,6 +5,7 @@ The options of decoding are the fields of GenerationConfig, with its types, defa
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
@@ -119,8 +120,12 @@ def _words(hint: Any) -> list[str]:
 
 
 def option_help(name: str, hint: Any) -> str:
-    """Return the line on a field of GenerationConfig as an option says it."""
-    text = LINES[name].replace("None:", "none:" if _words(hint) else "left out:").replace('"', "")
+    """Return the line on a field of GenerationConfig as an option says it.
+
+    The option takes "none" for None, or shows its meaning as the default.
+    """
+    line = LINES[name].replace('"', "")
+    text = line.replace("None:", "none:") if _words(hint) else re.sub(r"[;.] None: [^.;]*", "", line)
     repeated = " May be repeated." if any(get_origin(part) is tuple for part in _members(hint)) else ""
     return text + repeated
 
@@ -159,7 +164,7 @@ class ModelOptions(LoadOptions):
         _model(
             "--model",
             "-m",
-            help="mini-llada, mini-dream, a checkpoint folder, or a hub id owner/name[@revision].",
+            help="mini-llada, mini-dream, a checkpoint folder, or a hub id owner/name\\[@revision].",
             autocompletion=complete.models,
         ),
     ] = DEFAULT_MODEL

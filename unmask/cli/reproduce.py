@@ -20,6 +20,7 @@ from unmask.cli.options import (
     config_options,
 )
 from unmask.cli.runs import compile_now, load_model
+from unmask.cli.tasks import print_experiments
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -133,7 +134,20 @@ class ReproduceOptions(LoadOptions):
         return model
 
 
-def reproduce(names: Names, options: ReproduceOptions, decoding: ReproduceDecoding) -> None:
+def _list(wanted: bool) -> None:
+    if wanted:
+        print_experiments()
+        raise typer.Exit
+
+
+List = Annotated[
+    bool, typer.Option("--list", callback=_list, is_eager=True, help="List the experiments and end.")
+]
+
+
+def reproduce(
+    names: Names, options: ReproduceOptions, decoding: ReproduceDecoding, show_list: List = False
+) -> None:
     """Make the paper's tables and figures; the same command again resumes a stopped run."""
     from unmask.evals import get_task
     from unmask.experiments import EXPERIMENTS, get_experiment

@@ -38,7 +38,7 @@ class Summary:
         decode_seconds: Summed over the batches of all workers.
         score_seconds: Time of scoring.
         wall_seconds: From the first batch to the last, without the pauses of a resumed run.
-        peak_memory: Bytes.
+        peak_memory: Most memory in use, in bytes.
         configuration: Everything that can change a text.
         environment: Versions, device and date.
     """

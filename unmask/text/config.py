@@ -37,9 +37,9 @@ class GenerationConfig(ConfigFields):
         top_p: Draw from the smallest set of tokens whose probability reaches this; above 0, at most 1, which
             is all.
         top_k: Draw from this many of the likeliest tokens; 0: all. The field top_k of a sampler such as less
-            is another thing: the candidates that its rule compares.
-        seed: Seed of every prompt, so that a text does not depend on its place in a batch, or one seed for
-            each. None: a new one if tokens are drawn. The answer names its seed.
+            (--set top_k) is another thing: the candidates that its rule compares.
+        seed: Seed of every prompt, or a sequence with one for each; None: a new one if tokens are drawn.
+            An answer names its seed, and a text does not depend on its place in a batch.
         guidance: Strength of classifier-free guidance, which doubles the work; 0: off.
         stop: A text ends before the earliest of these strings.
         min_new_tokens: No end token before this many tokens, >= 0; stop strings count from the start.
