@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 import pytest
@@ -150,11 +150,12 @@ def test_a_sampler_of_ones_own_is_described_by_its_docstring():
 
 
 def test_a_sampler_without_words_is_listed_without_them():
+    @dataclass
     class Silent:
-        pass
+        number: int = 1
 
     words = about("silent", Silent())  # type: ignore[arg-type]
-    assert (words.summary, words.use, words.fields) == ("", "", {})
+    assert (words.summary, words.use, words.fields) == ("", "", {"number": ""})
 
 
 @pytest.mark.parametrize("kind", EXPLAINED, ids=lambda kind: kind.__name__)

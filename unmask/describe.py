@@ -17,12 +17,12 @@ ENTRY = re.compile(r"    (\w+): (.*)")
 
 def sentence(kind: type) -> str:
     """Return the first line of a docstring, or "" if there is none."""
-    return _paragraphs(kind.__doc__)[0]
+    return _paragraphs(kind)[0]
 
 
 def usage(kind: type) -> str:
     """Return the paragraph that says when to use a class, or "" if there is none."""
-    paragraphs = _paragraphs(kind.__doc__)
+    paragraphs = _paragraphs(kind)
     return paragraphs[1] if len(paragraphs) > 1 and not paragraphs[1].startswith(SECTION) else ""
 
 
@@ -57,5 +57,7 @@ def source_lines(package: str, file: str, name: str) -> dict[str, str]:
     return read_lines(ast.get_docstring(found))
 
 
-def _paragraphs(docstring: str | None) -> list[str]:
-    return [" ".join(part.split()) for part in cleandoc(docstring or "").split("\n\n")]
+def _paragraphs(kind: type) -> list[str]:
+    text = cleandoc(kind.__doc__ or "")
+    written = not text.startswith(f"{kind.__name__}(")  # a dataclass without one gets its signature
+    return [" ".join(part.split()) for part in text.split("\n\n")] if written else [""]

@@ -29,6 +29,7 @@ COST = (
     "fallback chose one."
 )
 EPILOGS = {
+    **dict.fromkeys(("generate", "chat", "infill"), COST),
     "compare": "A step decides which positions to commit; a forward runs the model. A speedup is against the "
     "first sampler.",
     "trace": "By rule: tokens that passed the sampler's rule. Forced: tokens that its fallback chose. "
@@ -49,9 +50,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for function in (generate, chat, infill):
-    app.command(epilog=COST)(command(function))
-for function in (compare, samplers, tasks, trace, train, serve, score, compare_runs):
+for function in (generate, chat, infill, compare, samplers, tasks, trace, train, serve, score, compare_runs):
     app.command(epilog=EPILOGS.get(function.__name__))(command(function))
 app.command(epilog=LETTERS)(command(reproduce))
 app.add_typer(bench, name="bench")
