@@ -164,3 +164,12 @@ def test_the_samplers_command_speaks_json_and_takes_a_name(lines, call):
     [one] = lines("samplers", "less")
     assert one == {"less": described["less"]}
     assert "did you mean 'less'" in call("samplers", "les").stderr
+
+
+def test_brackets_in_the_words_of_a_sampler_are_only_text(call, monkeypatch):
+    class Own(LESS):
+        """Commit [/bold] positions."""
+
+    monkeypatch.setitem(SAMPLERS, "own", Own())
+    for arguments in (("samplers",), ("samplers", "own")):
+        assert "Commit [/bold] positions." in call(*arguments).stdout

@@ -43,6 +43,7 @@ def _print_names() -> None:
     from rich import box
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     from unmask.samplers import SAMPLERS
     from unmask.samplers.about import about
@@ -56,7 +57,7 @@ def _print_names() -> None:
         table.add_column(style="cyan", no_wrap=True)
         table.add_column()
         for name, sentence in group.items():
-            table.add_row(name, sentence)
+            table.add_row(Text(name), Text(sentence))  # a class of the user's may have brackets in its words
         console.print(table)
     console.print("`unmask samplers NAME` explains the fields of one. docs/choosing.md says which to use.")
 
@@ -65,6 +66,7 @@ def _print_fields(name: str, sampler: Sampler) -> None:
     from rich import box
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     from unmask.samplers.about import about
 
@@ -79,7 +81,7 @@ def _print_fields(name: str, sampler: Sampler) -> None:
     table.add_column("meaning")
     for field, facts in _fields(name, sampler).items():
         cells = (field, _shown(facts["value"]), facts["type"], facts["about"])
-        table.add_row(*cells, style="bold" if facts["changed"] else "")
+        table.add_row(*map(Text, cells), style="bold" if facts["changed"] else "")
     console, words = Console(), about(name, sampler)
     for text in (words.summary, words.use):
         console.print(text, markup=False, highlight=False)
