@@ -13,10 +13,17 @@ from unmask.errors import FieldError, whole
 
 @dataclass(frozen=True, slots=True)
 class Canvas:
-    """Tokens of a batch. Prompts are left-padded so that every row generates from column `start`."""
+    """Tokens of a batch, left-padded so that every row generates from column `start`.
 
-    tokens: Tensor  # [B, N] int64
-    attend: Tensor | None  # [B, N] bool, False on padding; None: no padding
+    Attributes:
+        tokens: [B, N] int64.
+        attend: [B, N] bool, False on padding; None: no padding.
+        start: The first generated column, right after the prompts.
+        mask_id: The mask token.
+    """
+
+    tokens: Tensor
+    attend: Tensor | None
     start: int
     mask_id: int
 
