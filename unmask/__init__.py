@@ -1,98 +1,22 @@
 """unmask: fast, trustworthy decoding of masked diffusion language models."""
 
-from unmask.decoding.append_cache import AppendCache
-from unmask.decoding.cache import BlockCache
-from unmask.decoding.canvas import Canvas, blank
-from unmask.decoding.draw import RowNoise, Selection
-from unmask.decoding.guidance import Guided
-from unmask.decoding.loop import denoise
-from unmask.decoding.options import Options
-from unmask.decoding.plan import plan
-from unmask.decoding.result import Result, decode
-from unmask.fast.compile import compile
-from unmask.models import load
-from unmask.samplers import (
-    KLASS,
-    LESS,
-    PC,
-    SAMPLERS,
-    WINO,
-    Base,
-    Credit,
-    Dawn,
-    Editing,
-    EndLast,
-    EntropyBound,
-    EntropyThreshold,
-    Factor,
-    FirstMask,
-    Hierarchy,
-    LESSReleased,
-    LocalLeap,
-    Prophet,
-    QuotaThreshold,
-    Saber,
-    Spaced,
-    Speculative,
-    Threshold,
-    TokenFrequency,
-    make_sampler,
-)
-from unmask.text.config import GenerationConfig
-from unmask.text.gaps import Gap, escape_gaps
-from unmask.text.generate import Generation, generate
-from unmask.text.infill import Infilling, infill
-from unmask.text.stream import Chunk, stream
+from importlib import import_module
+from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "KLASS",
-    "LESS",
-    "PC",
-    "SAMPLERS",
-    "WINO",
-    "AppendCache",
-    "Base",
-    "BlockCache",
-    "Canvas",
-    "Chunk",
-    "Credit",
-    "Dawn",
-    "Editing",
-    "EndLast",
-    "EntropyBound",
-    "EntropyThreshold",
-    "Factor",
-    "FirstMask",
-    "Gap",
-    "Generation",
-    "GenerationConfig",
-    "Guided",
-    "Hierarchy",
-    "Infilling",
-    "LESSReleased",
-    "LocalLeap",
-    "Options",
-    "Prophet",
-    "QuotaThreshold",
-    "Result",
-    "RowNoise",
-    "Saber",
-    "Selection",
-    "Spaced",
-    "Speculative",
-    "Threshold",
-    "TokenFrequency",
-    "blank",
-    "compile",
-    "decode",
-    "denoise",
-    "escape_gaps",
-    "generate",
-    "infill",
-    "load",
-    "make_sampler",
-    "plan",
-    "stream",
-]
+if TYPE_CHECKING:
+    from unmask.public import *  # noqa: F403
+    from unmask.public import __all__ as __all__
+else:
+
+    def __getattr__(name: str) -> object:
+        """Import the public names when one is used: the command line starts without torch."""
+        if not name.startswith("_") or name == "__all__":
+            public = import_module("unmask.public")
+            if name in ("__all__", *public.__all__):
+                return getattr(public, name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *import_module("unmask.public").__all__})

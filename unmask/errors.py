@@ -49,15 +49,18 @@ class FieldError(ValueError):
 
 
 def within(name: str, value: float, low: float, high: float) -> None:
+    """Raise unless the value lies in [low, high]."""
     if not _is_number(value) or not low <= value <= high:
         raise FieldError(name, value, f"must be in [{low}, {high}]")
 
 
 def probability(name: str, value: float) -> None:
+    """Raise unless the value lies in [0, 1]."""
     within(name, value, 0, 1)
 
 
 def share(name: str, value: float) -> None:
+    """Raise unless the value lies in (0, 1]."""
     if not _is_number(value) or not 0 < value <= 1:
         raise FieldError(name, value, "must be in (0, 1]")
 
@@ -71,6 +74,7 @@ def at_least(name: str, value: float, low: float) -> None:
 
 
 def positive(name: str, value: float) -> None:
+    """Raise unless the value is above 0 and not too large."""
     if not _is_number(value) or not value > 0:
         raise FieldError(name, value, "must be > 0")
     if value > MAX_NUMBER:
@@ -78,6 +82,7 @@ def positive(name: str, value: float) -> None:
 
 
 def whole(name: str, value: object, low: int, high: int = MAX_WHOLE) -> None:
+    """Raise unless the value is a whole number in [low, high]."""
     if isinstance(value, bool) or not isinstance(value, Integral) or value < low:
         raise FieldError(name, value, f"must be a whole number >= {low}")
     if int(value) > high:
@@ -85,6 +90,7 @@ def whole(name: str, value: object, low: int, high: int = MAX_WHOLE) -> None:
 
 
 def finite(name: str, value: float) -> None:
+    """Raise unless the value is at least 0, finite and not too large."""
     if not _is_number(value) or not 0 <= value < float("inf"):
         raise FieldError(name, value, "must be >= 0 and finite")
     if value > MAX_NUMBER:
@@ -92,11 +98,13 @@ def finite(name: str, value: float) -> None:
 
 
 def flag(name: str, value: object) -> None:
+    """Raise unless the value is True or False."""
     if not isinstance(value, bool):
         raise FieldError(name, value, "must be True or False")
 
 
 def one_of(name: str, value: str, allowed: Iterable[str]) -> None:
+    """Raise unless the value is allowed; name one that is spelled alike."""
     if value not in (choices := list(allowed)):
         raise FieldError(name, value, f"must be one of {', '.join(choices)}", _suggestion(value, choices))
 
@@ -109,6 +117,7 @@ def known_field(name: str, value: object, names: Iterable[str], owner: str) -> N
 
 
 def token_ids(name: str, ids: Sequence[int], vocabulary: int) -> None:
+    """Raise unless every id is a token of a vocabulary of this size."""
     for token in ids:
         if not 0 <= token < vocabulary:
             raise FieldError(name, token, f"must be token ids from 0 to {vocabulary - 1}")

@@ -19,10 +19,15 @@ MAX_TOP_K = 1024  # candidates that it may keep per position
 
 @dataclass(frozen=True, slots=True)
 class HiddenStates:
-    """Hidden states and the head: far smaller than the logits, and enough to recompute a few of them."""
+    """Hidden states and the head: far smaller than the logits, and enough to recompute a few of them.
 
-    states: Tensor  # [B, W, D]
-    weight: Tensor  # [V, D], the head
+    Attributes:
+        states: [B, W, D].
+        weight: The head, [V, D].
+    """
+
+    states: Tensor
+    weight: Tensor
 
     def logits_of(self, ids: Tensor) -> Tensor:
         """Return the logits of the given tokens [B, W, K], in float32."""
@@ -44,13 +49,21 @@ def _rounded(x: Tensor, dtype: torch.dtype) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """How the columns of a canvas look at each other, and how sure the model is of each."""
+    """How the columns of a canvas look at each other, and how sure the model is of each.
 
-    weights: Tensor  # [B, N, N] float32, query by key, averaged over all heads and the last layers
-    confidence: Tensor  # [B, N] float32, probability of the most likely token
-    real: Tensor  # [B, N] bool, no padding
-    filled: Tensor  # [B, N] bool, real and not a mask
-    first: int  # the window's first column
+    Attributes:
+        weights: [B, N, N] float32, query by key, averaged over all heads and the last layers.
+        confidence: [B, N] float32, probability of the most likely token.
+        real: [B, N] bool, no padding.
+        filled: [B, N] bool, real and not a mask.
+        first: The window's first column.
+    """
+
+    weights: Tensor
+    confidence: Tensor
+    real: Tensor
+    filled: Tensor
+    first: int
 
     def each(self, work: Callable[..., Tensor], *others: Attention) -> Attention:
         """Apply `work` to each tensor and its counterparts in the others."""
@@ -61,15 +74,25 @@ class Attention:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """The summary of a forward for every window column, small enough to keep."""
+    """The summary of a forward for every window column, small enough to keep.
 
-    top_ids: Tensor  # [B, W, K] int64, most likely first; ties go to the lower id
-    top_logits: Tensor  # [B, W, K] float32
-    lse: Tensor  # [B, W] float32, log-sum-exp over the vocabulary
-    logits: Tensor | None = None  # [B, W, V] float32, or the model's dtype if a kernel reads them
-    hidden: HiddenStates | None = None  # in place of the logits
-    shadow: Prediction | None = None  # by columns that do not attend to the predicted one, if needs.shadow
-    attention: Attention | None = None  # if needs.attention
+    Attributes:
+        top_ids: [B, W, K] int64, most likely first; ties go to the lower id.
+        top_logits: [B, W, K] float32, their logits.
+        lse: [B, W] float32, log-sum-exp over the vocabulary.
+        logits: [B, W, V] float32, or the model's dtype if a kernel reads them; None: not kept.
+        hidden: Hidden states in place of the logits; None: there are logits, or neither was kept.
+        shadow: The prediction by columns that do not attend to the predicted one; None unless needs.shadow.
+        attention: The attention of all columns; None unless needs.attention.
+    """
+
+    top_ids: Tensor
+    top_logits: Tensor
+    lse: Tensor
+    logits: Tensor | None = None
+    hidden: HiddenStates | None = None
+    shadow: Prediction | None = None
+    attention: Attention | None = None
 
     @property
     def top1(self) -> Tensor:
@@ -132,24 +155,44 @@ class Prediction:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """Everything that a sampler sees in one step."""
+    """Everything that a sampler sees in one step.
 
-    now: Prediction  # with its full logits, or with hidden states where the sampler needs only a few of them
-    past: tuple[Prediction, ...]  # newest first, at most needs.lookback
-    seen: Tensor  # [B] number of `past` predictions that belong to this row
-    drawn: Tensor  # [B, W] token that each position would commit now
-    masked: Tensor  # [B, W] bool, still masked
-    active: Tensor  # [B, W] bool, still masked and inside the current block
-    quota: Tensor  # [B] positions that the fixed schedule would commit now
-    rate: Tensor  # [B] share of the masks that the fixed schedule would commit now
-    step: Tensor  # [B] steps already taken in this block
-    progress: Tensor  # [B] share of the step budget used, this step included
-    carry: Tensor | None  # Decision.carry of the last step; None at the start of a history
-    noise: Tensor | None  # [B, W] uniform in (0, 1), only if needs.noise
-    blockwise: bool  # semi-autoregressive regime; False: the whole generation is one block
-    eos_ids: tuple[int, ...] = ()  # the tokens that end a text
-    tokens: Tensor | None = None  # [B, W] the tokens of the window, only if needs.revoke
-    written: Tensor | None = None  # [B, W] bool, columns that may be revoked or rewritten, likewise
+    Attributes:
+        now: This step's prediction, with its full logits, or with hidden states where the sampler needs only
+            a few.
+        past: Earlier predictions, newest first, at most needs.lookback.
+        seen: [B] number of `past` predictions that belong to this row.
+        drawn: [B, W] token that each position would commit now.
+        masked: [B, W] bool, still masked.
+        active: [B, W] bool, still masked and inside the current block.
+        quota: [B] positions that the fixed schedule would commit now.
+        rate: [B] share of the masks that the fixed schedule would commit now.
+        step: [B] steps already taken in this block.
+        progress: [B] share of the step budget used, this step included.
+        carry: Decision.carry of the last step; None at the start of a history.
+        noise: [B, W] uniform in (0, 1); None unless needs.noise.
+        blockwise: True in the semi-autoregressive regime; False: the whole generation is one block.
+        eos_ids: The tokens that end a text.
+        tokens: [B, W] the tokens of the window; None unless needs.revoke.
+        written: [B, W] bool, columns that may be revoked or rewritten; None unless needs.revoke.
+    """
+
+    now: Prediction
+    past: tuple[Prediction, ...]
+    seen: Tensor
+    drawn: Tensor
+    masked: Tensor
+    active: Tensor
+    quota: Tensor
+    rate: Tensor
+    step: Tensor
+    progress: Tensor
+    carry: Tensor | None
+    noise: Tensor | None
+    blockwise: bool
+    eos_ids: tuple[int, ...] = ()
+    tokens: Tensor | None = None
+    written: Tensor | None = None
 
     @property
     def shadow(self) -> Prediction:
@@ -168,46 +211,83 @@ class Observation:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The answer of a sampler: which positions to commit."""
+    """The answer of a sampler: which positions to commit.
 
-    commit: Tensor  # [B, W] bool, subset of obs.masked
-    eligible: Tensor  # [B, W] bool, positions that the rule accepted before the policy chose
-    forced: Tensor  # [B] bool, the fallback chose, not the rule
-    carry: Tensor | None = None  # [B, ...], comes back in the next Observation
-    tokens: Tensor | None = None  # [B, W] tokens to write; None: obs.drawn
-    signals: Mapping[str, Tensor] = field(default_factory=dict)  # [B, W] each; read by traces only
-    revoke: Tensor | None = None  # [B, W] bool, written columns to mask again; needs Needs(revoke=True)
-    rewrite: Tensor | None = None  # [B, W] bool, written columns that take `tokens`; needs Needs(revoke=True)
-    open: Tensor | None = None  # [B] bool, rows whose block goes on without masks; needs Needs(revoke=True)
+    Attributes:
+        commit: [B, W] bool, subset of obs.masked.
+        eligible: [B, W] bool, positions that the rule accepted before the policy chose.
+        forced: [B] bool, the fallback chose, not the rule.
+        carry: [B, ...], comes back in the next Observation; None: nothing.
+        tokens: [B, W] tokens to write; None: obs.drawn.
+        signals: [B, W] each, by name; only traces and views read them.
+        revoke: [B, W] bool, written columns to mask again, with Needs(revoke=True); None: none.
+        rewrite: [B, W] bool, written columns that take `tokens`, with Needs(revoke=True); None: none.
+        open: [B] bool, rows that go on with a block without masks, with Needs(revoke=True); None: none.
+    """
+
+    commit: Tensor
+    eligible: Tensor
+    forced: Tensor
+    carry: Tensor | None = None
+    tokens: Tensor | None = None
+    signals: Mapping[str, Tensor] = field(default_factory=dict)
+    revoke: Tensor | None = None
+    rewrite: Tensor | None = None
+    open: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speculation:
-    """How to guess the next canvases, which run beside the real one."""
+    """How to guess the next canvases, which run beside the real one.
 
-    rows: int = 4  # of a forward for each row: the real canvas and rows - 1 guesses
-    guess: Literal["surest", "first"] = "surest"  # guesses fill the surest masks first, or the first ones
-    partial: bool = False  # commit only a part of a decision if that part was guessed (FreeDave++)
+    A sampler asks for it in Needs(speculation=...); `Speculative` does so around any sampler.
+
+    Attributes:
+        rows: Rows of a forward for each text: the real canvas and rows - 1 guesses.
+        guess: The masks that a guess fills: "surest" (the most confident) or "first".
+        partial: Commit only a part of a decision if that part was guessed (FreeDave++).
+    """
+
+    rows: int = 4
+    guess: Literal["surest", "first"] = "surest"
+    partial: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Needs:
-    """The inputs that the loop must prepare for a sampler."""
+    """The inputs that the loop must prepare for a sampler.
 
-    top_k: int = 2  # candidates kept per position
-    lookback: int = 0  # earlier predictions kept
-    logits: bool = False  # keep full logits in them (KL)
-    gather_logits: bool = False  # logits of a few tokens, of this and of earlier predictions (exact JSD)
-    span: bool = False  # window = whole generation, history kept across blocks (KLASS, Prophet)
-    noise: bool = False  # a fresh uniform number per position and step
-    min_length: int = 1  # smallest number of generated columns
-    revoke: bool = False  # allow to mask or rewrite tokens committed in the current block
-    speculation: Speculation | None = None  # run guesses of the next canvases in the same forward
-    shadow: bool = False  # predict each window column once more, by one that does not attend to it
-    attention: int = 0  # the last layers whose attention is averaged; 0: none
-    carry: int = 0  # numbers per column that it hands back in Decision.carry
-    whole_blocks: bool = False  # a text ends only when its block is complete: the end may be edited away
-    extra_steps: int = 0  # that a block may take beyond one per column
+    Attributes:
+        top_k: Candidates kept per position, 1 to 1024.
+        lookback: Earlier predictions kept, 0 to 64.
+        logits: Keep full logits in them (KL).
+        gather_logits: Logits of a few tokens, of this and of earlier predictions (exact JSD).
+        span: The window is the whole generation, and the history is kept across blocks (KLASS, Prophet).
+        noise: A fresh uniform number per position and step.
+        min_length: Smallest number of generated columns.
+        revoke: Allow to mask or rewrite tokens committed in the current block.
+        speculation: Run guesses of the next canvases in the same forward; None: no guesses.
+        shadow: Predict each window column once more, by one that does not attend to it.
+        attention: The last layers whose attention is averaged; 0: none.
+        carry: Numbers per column that it hands back in Decision.carry.
+        whole_blocks: A text ends only when its block is complete, because its end may be edited away.
+        extra_steps: Steps that a block may take beyond one per column.
+    """
+
+    top_k: int = 2
+    lookback: int = 0
+    logits: bool = False
+    gather_logits: bool = False
+    span: bool = False
+    noise: bool = False
+    min_length: int = 1
+    revoke: bool = False
+    speculation: Speculation | None = None
+    shadow: bool = False
+    attention: int = 0
+    carry: int = 0
+    whole_blocks: bool = False
+    extra_steps: int = 0
 
 
 class Sampler(Protocol):
@@ -225,29 +305,51 @@ class Sampler(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockGrid:
-    """Block-causal attention: a column sees its own block and the blocks before it."""
+    """Block-causal attention: a column sees its own block and the blocks before it.
 
-    length: int  # columns of a block
-    origin: Literal["row", "canvas"] = "row"  # count from a row's first real token, or from column 0
-    offset: int = 0  # where block 0 begins, counted from the origin
-    first_alone: bool = False  # the block before predicts the first column, which is decoded by itself
+    Attributes:
+        length: Columns of a block.
+        origin: Count from a row's first real token, or from column 0 of the canvas.
+        offset: Where block 0 begins, counted from the origin.
+        first_alone: The block before predicts the first column, which is decoded by itself.
+    """
+
+    length: int
+    origin: Literal["row", "canvas"] = "row"
+    offset: int = 0
+    first_alone: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelInfo:
-    """Facts about a model that the loop and `generate` use."""
+    """Facts about a model that the loop and `generate` use.
 
-    vocab_size: int  # width of the logits
+    Attributes:
+        vocab_size: Width of the logits.
+        mask_id: The mask token.
+        eos_ids: The tokens that end a text.
+        pad_id: The token on the left of shorter prompts of a batch.
+        max_length: Most columns of a canvas.
+        new_tokens: Default length of a generation.
+        block_length: The family's default; None: the full sequence.
+        grid: The blocks that it attends by; None: every column sees every other.
+        schedule: The family's fixed schedule: "linear" (LLaDA), "dream", "block" (SDAR, LLaDA2: the width of
+            a block over its steps) or "remaining" (A2D: the masks left over the steps left).
+        deterministic: Same tokens, same logits: an unchanged canvas needs no new forward.
+        separable: A row's logits depend on that row alone: rows may be run without the others.
+    """
+
+    vocab_size: int
     mask_id: int
     eos_ids: tuple[int, ...] = ()
     pad_id: int = 0
     max_length: int = 4096
-    new_tokens: int = 256  # default length of a generation
-    block_length: int | None = None  # the family's default; None: full sequence
-    grid: BlockGrid | None = None  # block-causal attention; None: every column sees every other
-    schedule: ScheduleName = "linear"  # the family's fixed schedule
-    deterministic: bool = True  # same tokens, same logits: an unchanged canvas needs no new forward
-    separable: bool = False  # a row's logits depend on that row alone: rows may be run without the others
+    new_tokens: int = 256
+    block_length: int | None = None
+    grid: BlockGrid | None = None
+    schedule: ScheduleName = "linear"
+    deterministic: bool = True
+    separable: bool = False
 
 
 class Cache(Protocol):
@@ -350,20 +452,35 @@ class AttentionLM(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One reverse step, as traces, streams and counters see it."""
+    """One reverse step, as traces, streams and counters see it.
 
-    index: int  # counted from 1 over the whole run; a leftover fill repeats the last index
+    Attributes:
+        index: Counted from 1 over the whole run; a leftover fill repeats the last index.
+        block: Number of the block, from 0.
+        window: The columns that the sampler saw.
+        tokens: [B, N] after the commit.
+        drawn: [B, W] token that each position would commit.
+        decision: The sampler's answer.
+        running: [B] bool, rows that took this step.
+        fresh: [B] bool, rows whose canvas had changed since their last forward.
+        forward: False: nothing had changed, so the last prediction was used again.
+        leftover: True: the budget was spent, and the remaining masks took their argmax.
+        revocable: Columns that a later step may mask or rewrite; None: none.
+        guesses: [B] guesses of the next canvases that ran beside a fresh row; None: none.
+    """
+
+    index: int
     block: int
     window: slice
-    tokens: Tensor  # [B, N] after the commit
-    drawn: Tensor  # [B, W]
+    tokens: Tensor
+    drawn: Tensor
     decision: Decision
-    running: Tensor  # [B] bool, rows that took this step
-    fresh: Tensor  # [B] bool, rows whose canvas had changed since their last forward
-    forward: bool  # False: nothing had changed, so the last prediction was used again
-    leftover: bool = False  # True: the budget was spent, and the remaining masks took their argmax
-    revocable: slice | None = None  # columns that a later step may mask or rewrite; None: none
-    guesses: Tensor | None = None  # [B] guesses of the next canvases that ran beside a fresh row; None: none
+    running: Tensor
+    fresh: Tensor
+    forward: bool
+    leftover: bool = False
+    revocable: slice | None = None
+    guesses: Tensor | None = None
 
 
 Count = TypeVar("Count", int, Tensor)
@@ -371,17 +488,29 @@ Count = TypeVar("Count", int, Tensor)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts(Generic[Count]):
-    """The cost of decoding: a number for one row, a tensor [B] for a batch."""
+    """The cost of decoding: a number for one row, a tensor [B] for a batch.
 
-    steps: Count  # reverse steps
-    forwards: Count  # forward passes that the row needed; a step on an unchanged canvas needs none
-    rows: Count  # rows of these forwards: its own, and guesses of the next canvases
-    accepted: Count  # tokens committed by the rule
-    forced: Count  # tokens committed by the fallback
-    forced_steps: Count  # steps in which the fallback acted
-    empty_steps: Count  # steps in which nothing was eligible
-    leftovers: Count  # tokens filled in after the budget was spent
-    revoked: Count  # tokens masked again or rewritten after their commit
+    Attributes:
+        steps: Reverse steps.
+        forwards: Forward passes that the row needed; a step on an unchanged canvas needs none.
+        rows: Rows of these forwards: its own, and guesses of the next canvases.
+        accepted: Tokens committed by the rule.
+        forced: Tokens committed by the fallback.
+        forced_steps: Steps in which the fallback acted.
+        empty_steps: Steps in which nothing was eligible.
+        leftovers: Tokens filled in after the budget was spent.
+        revoked: Tokens masked again or rewritten after their commit.
+    """
+
+    steps: Count
+    forwards: Count
+    rows: Count
+    accepted: Count
+    forced: Count
+    forced_steps: Count
+    empty_steps: Count
+    leftovers: Count
+    revoked: Count
 
     @property
     def forced_share(self) -> Any:

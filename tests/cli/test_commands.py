@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
@@ -203,3 +204,32 @@ def test_a_run_that_is_refused_leaves_an_older_trace_alone(call, llada, tmp_path
     before = file.read_bytes()
     assert call(*words, "-s", "prophet", "--set", "answer_start=400").exit_code == 2
     assert file.read_bytes() == before
+
+
+def test_tasks_and_experiments_are_listed_with_a_sentence(call):
+    from unmask.catalog import EXPERIMENTS, TASKS
+
+    words = call("tasks").stdout
+    for name in (*TASKS, *EXPERIMENTS):
+        assert name in words
+    listed = json.loads(call("tasks", "--json").stdout)
+    assert listed["tasks"]["gsm8k"]["items"] == 1319
+    assert listed["experiments"] == EXPERIMENTS
+    experiments = call("reproduce", "--list")
+    assert experiments.exit_code == 0
+    assert all(name in experiments.stdout for name in EXPERIMENTS)
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("generate", ["Forced", "forward"]),
+        ("chat", ["Forced", "forward"]),
+        ("eval", ["Forced"]),
+        ("trace", ["Forced", "Empty steps"]),
+        ("reproduce", ["JSD", "c is", "Forced share"]),
+    ],
+)
+def test_the_help_of_a_command_explains_the_words_that_it_prints(call, command, words):
+    text = call(command, "--help").stdout
+    assert all(word in text for word in words)

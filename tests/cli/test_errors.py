@@ -201,12 +201,8 @@ def test_without_typer_there_is_a_sentence_that_says_how_to_get_it():
     check(result, "pip install 'unmask[cli]'")
 
 
-# the package itself is left out: only what the command line adds to it is looked at
 LIGHT = """
-import sys, types
-package = types.ModuleType("unmask")
-package.__path__ = ["unmask"]
-sys.modules["unmask"] = package
+import sys
 from unmask.cli import main
 try:
     main()
@@ -215,11 +211,14 @@ finally:
 """
 
 
-@pytest.mark.parametrize("arguments", [("--help",), ("generate", "--help"), ("compare", "--help")])
-def test_help_imports_nothing_heavy(arguments):
+@pytest.mark.parametrize(
+    "arguments",
+    [("--help",), ("generate", "--help"), ("compare", "--help"), ("--version",), ("tasks",)],
+)
+def test_help_and_lists_import_nothing_heavy(arguments):
     result = shell(*arguments, code=LIGHT)
     assert (result.returncode, result.stderr) == (0, "")
-    assert "Usage" in result.stdout
+    assert result.stdout
 
 
 def test_the_version_is_that_of_the_package(call):

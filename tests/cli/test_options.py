@@ -8,10 +8,11 @@ from typing import get_type_hints
 import pytest
 
 from tests.raises import raises_field
-from unmask import SAMPLERS, GenerationConfig, make_sampler
+from unmask import LESS, SAMPLERS, GenerationConfig, make_sampler
 from unmask.cli.fields import describe, parse, parse_fields
 from unmask.cli.options import DecodingOptions, LengthOptions, SamplerOptions, build_config
 from unmask.cli.serve import LimitOptions
+from unmask.describe import field_lines
 from unmask.samplers.wrapper import layers, settings
 from unmask.serving.limits import Limits
 from unmask.serving.protocol import Common
@@ -50,6 +51,14 @@ def test_the_help_page_of_serve_shows_the_defaults_of_the_engine():
         own = "max_rows" if name == "max_batch" else name
         owner = limits if hasattr(limits, own) else settings
         assert float(option.show_default) == getattr(owner, own)
+
+
+def test_the_help_page_explains_a_setting_as_its_docstring_does(call):
+    words = " ".join(call("generate", "--help").stdout.replace("│", " ").split())
+    lines = field_lines(GenerationConfig)
+    for name in ("guidance", "temperature", "stop"):
+        assert lines[name] in words
+    assert "--set top_k" in words  # another thing than --top-k
 
 
 def test_options_left_out_keep_the_defaults_of_the_config():
@@ -145,7 +154,9 @@ def test_the_samplers_command_lists_every_preset_and_field(call):
 def test_the_samplers_command_speaks_json_and_takes_a_name(lines, call):
     [described] = lines("samplers")
     assert list(described) == list(SAMPLERS)
-    assert described["less-paper"]["patience"] == {"value": 2, "type": "int", "changed": True}
+    patience = described["less-paper"]["patience"]
+    assert (patience["value"], patience["type"], patience["changed"]) == (2, "int", True)
+    assert patience["about"] == field_lines(LESS)["patience"]
     assert described["less-no-jsd"]["max_jsd"]["value"] == "inf"
     first_mask = described["less-first-mask"]
     assert first_mask["max_jsd"] == described["less"]["max_jsd"]
@@ -153,3 +164,12 @@ def test_the_samplers_command_speaks_json_and_takes_a_name(lines, call):
     [one] = lines("samplers", "less")
     assert one == {"less": described["less"]}
     assert "did you mean 'less'" in call("samplers", "les").stderr
+
+
+def test_brackets_in_the_words_of_a_sampler_are_only_text(call, monkeypatch):
+    class Own(LESS):
+        """Commit [/bold] positions."""
+
+    monkeypatch.setitem(SAMPLERS, "own", Own())
+    for arguments in (("samplers",), ("samplers", "own")):
+        assert "Commit [/bold] positions." in call(*arguments).stdout

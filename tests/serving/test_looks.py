@@ -14,7 +14,10 @@ import torch
 import unmask
 from tests.serving.conftest import Running, listening, wait_until
 from tests.trace.revoking import Tidy
+from unmask.describe import field_lines
 from unmask.models.trunk import Trunk
+from unmask.samplers import GROUPS, LESS, SAMPLERS
+from unmask.samplers.wrapper import settings
 from unmask.serving import Engine, Job, Snapshot
 from unmask.serving.reading import Drafts, reader, settled
 from unmask.text.generate import prepare
@@ -190,6 +193,18 @@ def test_the_model_lists_the_fields_of_its_samplers(server: Running) -> None:
     assert facts["sampler_fields"]["less"]["max_jsd"] == 0.04
     assert facts["sampler_fields"]["less-no-jsd"]["max_jsd"] == "inf"
     assert facts["new_tokens"] == 16
+
+
+def test_the_model_explains_its_samplers_and_their_fields(server: Running) -> None:
+    facts = server.get("/v1/models/tiny").json()["unmask"]
+    assert set(facts["sampler_words"]) == set(facts["samplers"])
+    for name, words in facts["sampler_words"].items():
+        assert words["group"] in GROUPS
+        assert words["summary"].endswith(".")
+        assert set(words["fields"]) == set(settings(SAMPLERS[name]))
+        assert all(words["fields"].values())
+    assert facts["sampler_words"]["less"]["fields"]["max_jsd"] == field_lines(LESS)["max_jsd"]
+    assert facts["sampler_words"]["less-paper"]["summary"] != facts["sampler_words"]["less"]["summary"]
 
 
 def test_the_page_and_its_files_need_no_key_and_carry_the_policy(model: Trunk) -> None:

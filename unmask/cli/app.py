@@ -18,9 +18,31 @@ from unmask.cli.reproduce import reproduce
 from unmask.cli.samplers import samplers
 from unmask.cli.score import score
 from unmask.cli.serve import serve
+from unmask.cli.tasks import tasks
 from unmask.cli.trace import trace
 from unmask.cli.train import train
 
+# the words that commands print, explained where they are asked for; docs/glossary.md has more
+COST = (
+    "A step decides which positions to commit; a forward runs the model, and a step on an unchanged canvas "
+    "needs none. Forced: the share of steps in which no position passed the sampler's rule, so that its "
+    "fallback chose one."
+)
+EPILOGS = {
+    **dict.fromkeys(("generate", "chat", "infill"), COST),
+    "compare": "A step decides which positions to commit; a forward runs the model. A speedup is against the "
+    "first sampler.",
+    "trace": "By rule: tokens that passed the sampler's rule. Forced: tokens that its fallback chose. "
+    "Leftover: tokens filled in after the step budget was spent. Revoked: tokens masked again. Forced steps: "
+    "those in which the fallback acted. Empty steps: those in which no position passed the rule.",
+}
+LETTERS = (
+    "c is the least confidence of LESS (min_confidence), d the largest JSD (max_jsd), P the steps in which "
+    "the most likely token must stay the same (persistence). JSD, the Jensen-Shannon divergence, says how "
+    "far a distribution moved since the last step: 0 is unchanged, ln 2 = 0.69 the most. Forced share: steps "
+    "in which no position passed the rule, so that the fallback chose. L is the length of a generation, T "
+    "its step budget."
+)
 app = typer.Typer(
     name="unmask",
     help="Fast, trustworthy decoding of masked diffusion language models.",
@@ -28,11 +50,11 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for function in (generate, chat, infill, compare, samplers, trace, train, serve, score, compare_runs):
-    app.command()(command(function))
-app.command()(command(reproduce))
+for function in (generate, chat, infill, compare, samplers, tasks, trace, train, serve, score, compare_runs):
+    app.command(epilog=EPILOGS.get(function.__name__))(command(function))
+app.command(epilog=LETTERS)(command(reproduce))
 app.add_typer(bench, name="bench")
-app.command("eval")(command(evaluate))  # a function named eval would hide the builtin
+app.command("eval", epilog=COST)(command(evaluate))  # a function named eval would hide the builtin
 
 
 def _version(show: bool) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from unmask.cli import complete
 from unmask.cli.generate import make_batch, set_up, warm_up_on
 from unmask.cli.options import (
     DecodingOptions,
@@ -45,13 +46,19 @@ Tasks = Annotated[
         "--tasks",
         metavar="NAME,...",
         help="Ask an item of these tasks instead, and judge the answers.",
+        autocompletion=complete.task_list,
     ),
 ]
 Place = Annotated[int, typer.Option("--item", min=0, help="Which item of each task.")]
 Names = Annotated[
     str,
     typer.Option(
-        "--samplers", "-s", metavar="NAME,...", help="Which, in this order.", rich_help_panel="Sampler"
+        "--samplers",
+        "-s",
+        metavar="NAME,...",
+        help="Which, in this order; `unmask samplers` lists them.",
+        rich_help_panel="Sampler",
+        autocompletion=complete.sampler_list,
     ),
 ]
 AsJson = Annotated[

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from unmask.cli import complete
 from unmask.cli.eval_progress import showing_progress
 from unmask.cli.isolation import UnsafeCode, check_isolation
 from unmask.cli.options import (
-    LENGTHS,
     DecodingOptions,
     ModelOptions,
     SamplerOptions,
@@ -36,7 +36,12 @@ RUNS = Path("runs")
 COLUMNS = 3  # tasks side by side
 
 Names = Annotated[
-    list[str], typer.Argument(metavar="TASK...", help="Benchmarks, such as gsm8k or mini-math.")
+    list[str],
+    typer.Argument(
+        metavar="TASK...",
+        help="Benchmarks, such as gsm8k or mini-math; `unmask tasks` lists them.",
+        autocompletion=complete.tasks,
+    ),
 ]
 
 
@@ -71,7 +76,7 @@ class TaskOptions:
 TASKS_OWN = {"max_new_tokens": "the task's", "stop": "the task's"}
 
 
-@config_options("Text", {name: LENGTHS[name] for name in TASKS_OWN}, TASKS_OWN)
+@config_options("Text", TASKS_OWN, TASKS_OWN)
 class TaskLengthOptions:
     """Where a text ends; the task decides unless the user does."""
 

@@ -1,12 +1,13 @@
 """The options that commands share, a dataclass per theme.
 
-The options of decoding are the fields of GenerationConfig: its types and defaults, with a line of help here.
+The options of decoding are the fields of GenerationConfig, with its types, defaults and lines of help.
 """
 
 from __future__ import annotations
 
+import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from types import UnionType
 from typing import (
@@ -24,7 +25,9 @@ from typing import (
 
 import typer
 
+from unmask.cli import complete
 from unmask.cli.fields import parse, parse_fields
+from unmask.describe import source_lines
 from unmask.text.fields import ConfigFields
 
 if TYPE_CHECKING:
@@ -33,26 +36,22 @@ if TYPE_CHECKING:
 
 DEFAULT_MODEL = "mini-llada"
 DEFAULT_SAMPLER = "less"
-STEPS = {
-    "steps": "Reverse steps at most.",
-    "block_length": "Columns decoded together; auto: the model family's own, none: the full sequence.",
-    "next_block_at": "Open the next block when this share of the last one is filled.",
-    "temperature": "0 takes the likeliest token.",
-    "top_p": "Draw from the nucleus of this mass.",
-    "top_k": "Draw from this many tokens; 0: all.",
-    "seed": "Seed of every prompt; the answer names it.",
-    "guidance": "Classifier-free guidance; 0: off, else 2x the work.",
-    "end_tokens": "suppress: no end-of-text token; demote: positions that would take one rank last (base); "
-    "last: an end token waits for every mask before it.",
-    "min_gap": "Columns between tokens committed in one step; auto: fewer as the masks get fewer.",
-    "cache": "Reuse keys and values outside the block: an approximation that saves work.",
-    "refresh_every": "With a cache: forwards of a block between two full ones.",
-}
-LENGTHS = {
-    "max_new_tokens": "Tokens to decode.",
-    "min_new_tokens": "No end token before this many tokens.",
-    "stop": "End the text before this string; may be repeated.",
-}
+LINES = source_lines("unmask.text", "config.py", "GenerationConfig")
+STEPS = (
+    "steps",
+    "block_length",
+    "next_block_at",
+    "temperature",
+    "top_p",
+    "top_k",
+    "seed",
+    "guidance",
+    "end_tokens",
+    "min_gap",
+    "cache",
+    "refresh_every",
+)
+LENGTHS = ("max_new_tokens", "min_new_tokens", "stop")
 SHORT = {"temperature": "-t", "max_new_tokens": "-n"}
 METAVARS = {"stop": "TEXT", "block_length": "N|auto|none", "min_gap": "N|auto|none"}
 # how the help shows a default of None
@@ -81,30 +80,31 @@ _text, _output = _panel("Text"), _panel("Output")
 
 
 def config_options(
-    panel: str, about: Mapping[str, str], shown: Mapping[str, str] = SHOWN
+    panel: str, names: Iterable[str], shown: Mapping[str, str] = SHOWN
 ) -> Callable[[Group], Group]:
     """Make a class a dataclass with an option for each named field of GenerationConfig; None if left out."""
     hints = get_type_hints(ConfigFields)
 
     def fill(group: Group) -> Group:
-        for name, text in about.items():
+        for name in names:
             setattr(group, name, None)
-            option = _config_option(name, hints[name], text, panel, shown)
+            option = _config_option(name, hints[name], panel, shown)
             group.__annotations__[name] = Annotated[_option_type(hints[name]) | None, option]
         return cast(Group, dataclass(frozen=True, kw_only=True)(group))
 
     return fill
 
 
-def _config_option(name: str, hint: Any, text: str, panel: str, shown: Mapping[str, str]) -> Any:
+def _config_option(name: str, hint: Any, panel: str, shown: Mapping[str, str]) -> Any:
     default = getattr(ConfigFields(), name)
     text_default = False if default == () else str(default).lower()  # False: show no default
     flag = f"--{name.replace('_', '-')}"
     return typer.Option(
         *([flag, SHORT[name]] if name in SHORT else [flag]),
-        metavar=METAVARS.get(name) or _choices(hint),
+        metavar=METAVARS.get(name) or "|".join(_words(hint)) or None,
         show_default=shown.get(name, text_default),
-        help=text,
+        help=option_help(name, hint),
+        autocompletion=complete.one_of(_words(hint)) if _words(hint) else None,
         rich_help_panel=panel,
     )
 
@@ -113,10 +113,21 @@ def _members(hint: Any) -> tuple[Any, ...]:
     return get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
 
 
-def _choices(hint: Any) -> str | None:
-    """Return the values of a field as "a|b|none", or None if it takes numbers or any text."""
+def _words(hint: Any) -> list[str]:
+    """Return the words that a field takes, such as none; no words if it takes numbers or any text alone."""
     names = [str(value) for part in _members(hint) if get_origin(part) is Literal for value in get_args(part)]
-    return "|".join([*names, *(["none"] if type(None) in _members(hint) else [])]) if names else None
+    return [*names, *(["none"] if type(None) in _members(hint) else [])] if names else []
+
+
+def option_help(name: str, hint: Any) -> str:
+    """Return the line on a field of GenerationConfig as an option says it.
+
+    The option takes "none" for None, or shows its meaning as the default.
+    """
+    line = LINES[name].replace('"', "")
+    text = line.replace("None:", "none:") if _words(hint) else re.sub(r"[;.] None: [^.;]*", "", line)
+    repeated = " May be repeated." if any(get_origin(part) is tuple for part in _members(hint)) else ""
+    return text + repeated
 
 
 def _option_type(hint: Any) -> Any:
@@ -131,8 +142,13 @@ def _option_type(hint: Any) -> Any:
 class LoadOptions:
     """Where and how a model runs."""
 
-    device: Annotated[str, _model("--device", help="auto, cpu, cuda, cuda:N or mps.")] = "auto"
-    dtype: Annotated[str, _model("--dtype", help="auto, float32, bfloat16, float16 or int8.")] = "auto"
+    device: Annotated[
+        str, _model("--device", help="auto, cpu, cuda, cuda:N or mps.", autocompletion=complete.devices)
+    ] = "auto"
+    dtype: Annotated[
+        str,
+        _model("--dtype", help="auto, float32, bfloat16, float16 or int8.", autocompletion=complete.dtypes),
+    ] = "auto"
     compile: Annotated[
         bool,
         _model("--compile", help="Compile the model first: slower to start, faster on a GPU from then on."),
@@ -148,7 +164,8 @@ class ModelOptions(LoadOptions):
         _model(
             "--model",
             "-m",
-            help="mini-llada, mini-dream, a checkpoint folder, or a hub id owner/name[@revision].",
+            help="mini-llada, mini-dream, a checkpoint folder, or a hub id owner/name\\[@revision].",
+            autocompletion=complete.models,
         ),
     ] = DEFAULT_MODEL
 
@@ -158,7 +175,13 @@ class SamplerOptions:
     """Which sampler decides."""
 
     sampler: Annotated[
-        str, _sampler("--sampler", "-s", help="`unmask samplers` lists them; or a preset FILE.json.")
+        str,
+        _sampler(
+            "--sampler",
+            "-s",
+            help="`unmask samplers` lists them; or a preset FILE.json.",
+            autocompletion=complete.samplers,
+        ),
     ] = DEFAULT_SAMPLER
     settings: Annotated[
         list[str] | None,

@@ -10,16 +10,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from unmask.cli import complete
 from unmask.cli.isolation import UnsafeCode, check_isolation
 from unmask.cli.options import (
     DEFAULT_MODEL,
-    STEPS,
     LoadOptions,
     ModelOptions,
     build_config,
     config_options,
 )
 from unmask.cli.runs import compile_now, load_model
+from unmask.cli.tasks import print_experiments
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -38,11 +39,15 @@ PADDING = 2  # spaces beside a cell of a printed table
 
 Names = Annotated[
     list[str],
-    typer.Argument(metavar="NAME...", help="headline, single-signal, pareto ...; all: every one of them."),
+    typer.Argument(
+        metavar="NAME...",
+        help="headline, single-signal, pareto ...; all: every one of them. --list explains them.",
+        autocompletion=complete.experiments,
+    ),
 ]
 
 
-@config_options("Decoding", {name: STEPS[name] for name in ("block_length", "cache", "refresh_every")})
+@config_options("Decoding", ("block_length", "cache", "refresh_every"))
 class ReproduceDecoding:
     """Settings of every run, unless an experiment compares them."""
 
@@ -58,6 +63,7 @@ class ReproduceOptions(LoadOptions):
             "-m",
             show_default=DEFAULT_MODEL,
             help="A model, as `unmask eval` takes it; repeatable.",
+            autocompletion=complete.models,
         ),
     ] = None
     tasks: Annotated[
@@ -68,6 +74,7 @@ class ReproduceOptions(LoadOptions):
             metavar="A,B,...",
             show_default="all of the model's",
             help="Only these tasks.",
+            autocompletion=complete.task_list,
         ),
     ] = None
     limit: Annotated[int | None, typer.Option("--limit", min=1, help=LIMIT)] = None
@@ -127,7 +134,20 @@ class ReproduceOptions(LoadOptions):
         return model
 
 
-def reproduce(names: Names, options: ReproduceOptions, decoding: ReproduceDecoding) -> None:
+def _list(wanted: bool) -> None:
+    if wanted:
+        print_experiments()
+        raise typer.Exit
+
+
+List = Annotated[
+    bool, typer.Option("--list", callback=_list, is_eager=True, help="List the experiments and end.")
+]
+
+
+def reproduce(
+    names: Names, options: ReproduceOptions, decoding: ReproduceDecoding, show_list: List = False
+) -> None:
     """Make the paper's tables and figures; the same command again resumes a stopped run."""
     from unmask.evals import get_task
     from unmask.experiments import EXPERIMENTS, get_experiment

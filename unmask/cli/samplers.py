@@ -1,4 +1,4 @@
-"""`unmask samplers`: list the presets, or the fields of one with their values and types."""
+"""`unmask samplers`: list the presets with a sentence each, or explain the fields of one."""
 
 from __future__ import annotations
 
@@ -6,17 +6,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from unmask.cli import complete
 from unmask.cli.fields import describe
 
 if TYPE_CHECKING:
     from unmask.types import Sampler
 
-Name = Annotated[str | None, typer.Argument(help="Only this one.", show_default=False)]
+Name = Annotated[
+    str | None,
+    typer.Argument(help="Only this one.", show_default=False, autocompletion=complete.samplers),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object with all of them.")]
 
 
 def samplers(name: Name = None, json: AsJson = False) -> None:
-    """List the samplers by group, or the fields of one that --set can change."""
+    """List the samplers by group, or explain the fields of one that --set can change."""
     from unmask.samplers import SAMPLERS, make_sampler
 
     if json:
@@ -24,13 +28,13 @@ def samplers(name: Name = None, json: AsJson = False) -> None:
     elif name is None:
         _print_names()
     else:
-        _print_fields(make_sampler(name))
+        _print_fields(name, make_sampler(name))
 
 
 def _print_json(chosen: dict[str, Sampler]) -> None:
     import json
 
-    described = {name: _fields(sampler) for name, sampler in chosen.items()}
+    described = {name: _fields(name, sampler) for name, sampler in chosen.items()}
     typer.echo(json.dumps(described, ensure_ascii=False))
 
 
@@ -39,61 +43,66 @@ def _print_names() -> None:
     from rich import box
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
-    from unmask.samplers import GROUPS
+    from unmask.samplers import SAMPLERS
+    from unmask.samplers.about import about
 
-    console = Console()
-    shown: dict[str, str] = {}  # sentence -> the first name that has it
-    for title, group in GROUPS.items():
+    console, groups = Console(), dict[str, dict[str, str]]()
+    for name, sampler in SAMPLERS.items():
+        words = about(name, sampler)
+        groups.setdefault(words.group, {})[name] = words.summary
+    for title, group in groups.items():
         table = Table(box=box.SIMPLE, title=title, title_justify="left", show_header=False)
         table.add_column(style="cyan", no_wrap=True)
         table.add_column()
-        for name, sampler in group.items():
-            sentence, changes = about(sampler)
-            first = shown.setdefault(sentence, name)
-            text = sentence if first == name else f"{first} with" if changes else f"The same as {first}."
-            table.add_row(name, f"{text} {changes}".rstrip())
+        for name, sentence in group.items():
+            table.add_row(Text(name), Text(sentence))  # a class of the user's may have brackets in its words
         console.print(table)
-    console.print("`unmask samplers NAME` shows the fields of one. docs/choosing.md says which to use.")
+    console.print("`unmask samplers NAME` explains the fields of one. docs/choosing.md says which to use.")
 
 
-def about(sampler: Sampler) -> tuple[str, str]:
-    """Return a sentence on a sampler, and what it changes: wrappers around it and fields of its class."""
-    from unmask.samplers.wrapper import inner, kind
-
-    [sentence, *_] = (type(inner(sampler)).__doc__ or "").split("\n")
-    fields = _fields(sampler).items()
-    changes = [f"{name}={_shown(facts['value'])}" for name, facts in fields if facts["changed"]]
-    return sentence, ", ".join([*kind(sampler).rstrip(")").split("(")[:-1], *changes])
-
-
-def _print_fields(sampler: Sampler) -> None:
+def _print_fields(name: str, sampler: Sampler) -> None:
     from rich import box
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
+
+    from unmask.samplers.about import about
 
     table = Table(
-        box=box.SIMPLE_HEAD, caption="bold: not the default of its class; --set FIELD=VALUE changes a field"
+        box=box.SIMPLE_HEAD,
+        caption="bold: not the default of its class; --set FIELD=VALUE changes a field",
+        caption_justify="left",
     )
     table.add_column("field", no_wrap=True)
     table.add_column("default", justify="right", no_wrap=True)
-    table.add_column("type", style="dim")
-    for field, facts in _fields(sampler).items():
-        table.add_row(field, _shown(facts["value"]), facts["type"], style="bold" if facts["changed"] else "")
-    console = Console()
-    console.print(about(sampler)[0])
+    table.add_column("type", style="dim", max_width=18)
+    table.add_column("meaning")
+    for field, facts in _fields(name, sampler).items():
+        cells = (field, _shown(facts["value"]), facts["type"], facts["about"])
+        table.add_row(*map(Text, cells), style="bold" if facts["changed"] else "")
+    console, words = Console(), about(name, sampler)
+    for text in (words.summary, words.use):
+        console.print(text, markup=False, highlight=False)
     console.print(table)
 
 
-def _fields(sampler: Any) -> dict[str, dict[str, Any]]:
-    """Return value and type of every field, and whether the preset changed it."""
+def _fields(name: str, sampler: Any) -> dict[str, dict[str, Any]]:
+    """Return value, type and meaning of every field, and whether the preset changed it."""
+    from unmask.samplers.about import about
     from unmask.samplers.wrapper import defaults, settings
     from unmask.trace import plain
 
-    values, usual = plain(sampler), defaults(sampler)
+    values, usual, lines = plain(sampler), defaults(sampler), about(name, sampler).fields
     return {
-        name: {"value": values[name], "type": describe(kind), "changed": values[name] != plain(usual[name])}
-        for name, kind in settings(sampler).items()
+        field: {
+            "value": values[field],
+            "type": describe(kind),
+            "changed": values[field] != plain(usual[field]),
+            "about": lines[field],
+        }
+        for field, kind in settings(sampler).items()
     }
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from unmask.cli import complete
 from unmask.cli.isolation import UnsafeCode, check_isolation
 from unmask.cli.printable import printable
 
@@ -19,7 +20,13 @@ Place = Annotated[
     Path, typer.Argument(metavar="FILE_OR_FOLDER", help="A run's folder, or its records.jsonl.")
 ]
 TaskName = Annotated[
-    str | None, typer.Option("--task", show_default="the run's own", help="Judge as this task does.")
+    str | None,
+    typer.Option(
+        "--task",
+        show_default="the run's own",
+        help="Judge as this task does.",
+        autocompletion=complete.tasks,
+    ),
 ]
 Protocol = Annotated[
     str | None, typer.Option("--protocol", show_default="the run's own", help="Judge by this protocol.")

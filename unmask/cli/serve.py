@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from unmask.cli import complete
 from unmask.cli.options import (
     DEFAULT_MODEL,
     DecodingOptions,
@@ -32,7 +33,10 @@ log = logging.getLogger(__name__)
 MODELS = "mini-llada, mini-dream, a checkpoint folder or a hub id."
 KEY = "UNMASK_API_KEY"
 RENAMED = {"max_batch": "max_rows"}  # options whose field has another name
-ModelName = Annotated[str | None, typer.Argument(metavar="MODEL", show_default=DEFAULT_MODEL, help=MODELS)]
+ModelName = Annotated[
+    str | None,
+    typer.Argument(metavar="MODEL", show_default=DEFAULT_MODEL, help=MODELS, autocompletion=complete.models),
+]
 _PANEL, _LIMITS, _CLUSTER = "Server", "Limits", "Cluster"
 
 
@@ -48,6 +52,7 @@ class ServerOptions(LoadOptions):
             metavar="MODEL",
             help="The same as MODEL, as other commands take it.",
             rich_help_panel="Model",
+            autocompletion=complete.models,
         ),
     ] = None
     name: Annotated[

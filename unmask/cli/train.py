@@ -7,11 +7,19 @@ from typing import Annotated
 
 import typer
 
+from unmask.cli import complete
+
 Recipe = Annotated[
-    str, typer.Argument(help="A recipe file (.toml or .json), or a shipped one: mini-llada, mini-dream.")
+    str,
+    typer.Argument(
+        help="A recipe file (.toml or .json), or a shipped one: mini-llada, mini-dream.",
+        autocompletion=complete.recipes,
+    ),
 ]
 Out = Annotated[Path, typer.Option("--out", help="Folder for the weights, the tokenizer and the log.")]
-Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or cuda:N.")]
+Device = Annotated[
+    str, typer.Option("--device", help="auto, cpu, cuda or cuda:N.", autocompletion=complete.devices)
+]
 Resume = Annotated[bool, typer.Option("--resume", help="Resume from the folder's checkpoint.")]
 
 

@@ -13,11 +13,17 @@ from unmask.decoding.summary import ban
 
 @dataclass(frozen=True, slots=True)
 class Bans:
-    """Tokens without a chance: `ids` in every column, `ends` in the `closed` ones, where no text may end."""
+    """Tokens without a chance: `ids` in every column, `ends` in the `closed` ones, where no text may end.
+
+    Attributes:
+        ids: Tokens that no column may take.
+        ends: Tokens that closed columns may not take.
+        closed: [1 or B, N] bool, of all columns of a canvas or of a window; None: no column is closed.
+    """
 
     ids: tuple[int, ...]
     ends: tuple[int, ...] = ()
-    closed: Tensor | None = None  # [1 or B, N] bool, of all columns of a canvas or of a window
+    closed: Tensor | None = None
 
     def within(self, window: slice) -> Bans:
         """Return the bans of some columns."""

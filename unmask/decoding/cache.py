@@ -14,11 +14,17 @@ Recompute = Literal["suffix", "block"]
 
 
 class BlockCache:
-    """The block caches of Fast-dLLM (arXiv:2505.22618): columns that are not recomputed stay frozen.
+    """Keep the keys and values of columns outside the block: the block caches of Fast-dLLM.
 
-    recompute="suffix" is the prefix cache: the block and all after it run at every step. recompute="block" is
-    the dual cache: only the block runs. The first forward of a block runs every column, and so does every
-    `refresh_every`-th forward in it.
+    Use it with `decode` to save work on long canvases; it is an approximation, because kept columns stay
+    frozen (arXiv:2505.22618). `generate` makes one if the configuration names a cache.
+
+    The first forward of a block runs every column.
+
+    Attributes:
+        recompute: The columns that run in every step: "suffix" (the block and all after it, the prefix cache)
+            or "block" (the block alone, the dual cache).
+        refresh_every: Run all columns again in every n-th forward of a block, >= 1; None: only in its first.
     """
 
     persistent = False

@@ -17,17 +17,24 @@ NO_TOKEN = -1
 
 @dataclass(frozen=True, slots=True)
 class Canvas:
-    """Tokens of a batch. Prompts are left-padded so that every row generates from column `start`.
+    """Tokens of a batch, left-padded so that every row generates from column `start`.
 
     For a model that attends block by block, `start` is where the first generated block begins, and the last
-    `lead` tokens of a prompt stand in this block: see `lay_out`.
+    tokens of a prompt may stand in this block: see `lay_out`.
+
+    Attributes:
+        tokens: [B, N] int64.
+        attend: [B, N] bool, False on padding; None: no padding.
+        start: The first generated column, right after the prompts.
+        mask_id: The mask token.
+        lead: [B] prompt tokens from `start` on; None: none.
     """
 
-    tokens: Tensor  # [B, N] int64
-    attend: Tensor | None  # [B, N] bool, False on padding; None: no padding
+    tokens: Tensor
+    attend: Tensor | None
     start: int
     mask_id: int
-    lead: Tensor | None = None  # [B] prompt tokens from `start` on; None: none
+    lead: Tensor | None = None
 
     def to(self, device: torch.device | str) -> Canvas:
         """Return the canvas on another device."""

@@ -17,11 +17,20 @@ NoiseSource = Callable[[Tensor, int], Tensor]  # (running [B], width) -> uniform
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """The rule that chooses a token at each position. Temperature 0 is argmax."""
+    """The rule that chooses a token at each position: the likeliest, or one drawn.
+
+    Use it in `Options`; a GenerationConfig makes one from its temperature, top_p and top_k.
+
+    Attributes:
+        temperature: 0: the likeliest token; higher: flatter, so draws vary more. >= 0.
+        top_p: Draw from the smallest set of tokens whose probability reaches this; above 0, at most 1, which
+            is all.
+        top_k: Draw from this many of the likeliest tokens; 0: all.
+    """
 
     temperature: float = 0.0
-    top_p: float = 1.0  # keep the smallest set of tokens whose probability reaches this
-    top_k: int = 0  # keep this many tokens; 0: all
+    top_p: float = 1.0
+    top_k: int = 0
 
     def __post_init__(self) -> None:
         finite("temperature", self.temperature)

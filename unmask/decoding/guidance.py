@@ -14,11 +14,19 @@ from unmask.types import Cache, MaskedLM, ModelInfo
 
 @dataclass(frozen=True, slots=True)
 class Guided:
-    """A model with logits u + (scale + 1)(c - u): c sees the given tokens, u does not."""
+    """A model with logits u + (scale + 1)(c - u): c sees the given tokens, u does not.
+
+    Use it for classifier-free guidance with `decode`; it doubles the rows of a forward.
+
+    Attributes:
+        model: The model that is guided.
+        scale: Strength, or one per row, [B, 1, 1]; 0: off.
+        given: [B, N] bool, the tokens that u does not see.
+    """
 
     model: MaskedLM
-    scale: float | Tensor  # or one per row, [B, 1, 1]
-    given: Tensor  # [B, N] bool
+    scale: float | Tensor
+    given: Tensor
 
     @staticmethod
     def on(model: MaskedLM, canvas: Canvas, scale: float) -> Guided:

@@ -16,16 +16,29 @@ from unmask.types import ModelInfo, ScheduleName
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """The settings of the loop."""
+    """The settings of the loop, besides model, canvas, sampler and plan.
+
+    Use them with `decode` and `denoise`; `generate` makes them from a GenerationConfig.
+
+    Attributes:
+        selection: The rule that chooses a token at each position.
+        schedule: The fixed schedule that sets the quota, "linear", "dream", "block" or "remaining"; None: the model family's own.
+        banned_ids: Tokens never written; None: the mask token.
+        min_new_tokens: No end token before this many generated columns, >= 0.
+        stop_at_eos: A row is done when no mask is left of its first end token.
+        stop_at_block_end: And only when the block of that end token is done.
+        fill_leftovers: Masks that outlive the budget get the argmax of one more forward.
+        reuse: An unchanged canvas needs no new forward.
+    """
 
     selection: Selection = field(default_factory=Selection)
-    schedule: ScheduleName | None = None  # None: the model family's own
-    banned_ids: tuple[int, ...] | None = None  # tokens never written; None: the mask token
-    min_new_tokens: int = 0  # no end token before this many generated columns
-    stop_at_eos: bool = True  # a row is done when no mask is left of its first end token
-    stop_at_block_end: bool = False  # and its block is done too
-    fill_leftovers: bool = True  # masks that outlive the budget get the argmax of one more forward
-    reuse: bool = True  # an unchanged canvas needs no new forward
+    schedule: ScheduleName | None = None
+    banned_ids: tuple[int, ...] | None = None
+    min_new_tokens: int = 0
+    stop_at_eos: bool = True
+    stop_at_block_end: bool = False
+    fill_leftovers: bool = True
+    reuse: bool = True
 
     def __post_init__(self) -> None:
         whole("min_new_tokens", self.min_new_tokens, 0)

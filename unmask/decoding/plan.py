@@ -17,29 +17,47 @@ DREAM_EPS = 1e-3  # Dream's time grid runs from 1 to this
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Columns decoded together, and their step budget."""
+    """Columns decoded together, and their step budget.
+
+    Attributes:
+        columns: The columns of the block.
+        budget: Steps that it may take.
+        first_step: Steps planned for the blocks before.
+    """
 
     columns: slice
     budget: int
-    first_step: int  # steps planned for the blocks before
+    first_step: int
 
 
 @dataclass(frozen=True, slots=True)
 class Overlap:
-    """Blocks of which several are open at a time."""
+    """Blocks of which several are open at a time.
+
+    Attributes:
+        parts: The columns of each block.
+        at: The next block opens when this share of the last open one is filled.
+    """
 
     parts: tuple[slice, ...]
-    at: float  # the next block opens when this share of the last open one is filled
+    at: float
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How a generation is cut into blocks. `blockwise` is the semi-autoregressive regime."""
+    """How a generation is cut into blocks.
+
+    Attributes:
+        blocks: The blocks, in order.
+        steps: The step budget of all blocks.
+        blockwise: True in the semi-autoregressive regime; False: the whole generation is one block.
+        overlap: How blocks overlap inside the only entry of `blocks`; None: they do not.
+    """
 
     blocks: tuple[Block, ...]
     steps: int
     blockwise: bool
-    overlap: Overlap | None = None  # how blocks overlap inside the only entry of `blocks`
+    overlap: Overlap | None = None
 
     @property
     def columns(self) -> slice:

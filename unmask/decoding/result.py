@@ -23,13 +23,20 @@ Finish = Literal["eos", "length", "stop"]  # only texts end with "stop", at a st
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result(Counts[Tensor]):
-    """A decoded batch. Counts [B] are per row and equal those of the row decoded alone."""
+    """The canvas of a finished run, why each row ended, and its cost (the fields of `Counts`).
 
-    tokens: Tensor  # [B, N]; masks behind the end of a text are end tokens
+    Attributes:
+        tokens: [B, N]; masks behind the end of a text are end tokens.
+        start: The first generated column.
+        finish: Why each row ended: "eos", "stop" or "length".
+        evaluations: Forward passes of the whole batch.
+    """
+
+    tokens: Tensor
     start: int
     lead: Tensor | None = None  # [B] prompt tokens from `start` on
     finish: tuple[Finish, ...]
-    evaluations: int  # forward passes of the whole batch
+    evaluations: int
 
     @property
     def generated(self) -> Tensor:

@@ -16,27 +16,52 @@ from unmask.evals.significance import Interval, wilson
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """Quality, cost and origin of a run."""
+    """Quality, cost and origin of a run.
+
+    Attributes:
+        task: Name of the task.
+        protocol: Prompts and scoring.
+        samples: Number of samples.
+        correct: Right answers.
+        accuracy: Share of right answers, 0 to 1.
+        interval: 95 % interval of the accuracy (Wilson).
+        also: Accuracy under other scorings, by name.
+        mean_steps: Reverse steps per sample.
+        median_steps: The median of them.
+        mean_forwards: Forward passes per sample.
+        tokens_per_forward: Tokens up to the end of the texts over all forwards.
+        forced_share: Share of steps in which no position passed the rule, so the fallback chose; mean over
+            samples.
+        leftovers: Tokens filled in after the step budget was spent.
+        p50_seconds: Median decoding time of a batch over its rows: the latency at batch size 1.
+        p95_seconds: The 95th percentile of it.
+        decode_seconds: Summed over the batches of all workers.
+        score_seconds: Time of scoring.
+        wall_seconds: From the first batch to the last, without the pauses of a resumed run.
+        peak_memory: Most memory in use, in bytes.
+        configuration: Everything that can change a text.
+        environment: Versions, device and date.
+    """
 
     task: str
     protocol: str
     samples: int
     correct: int
     accuracy: float
-    interval: Interval  # Wilson, 95 %
-    also: Mapping[str, float]  # accuracy under other scorings
+    interval: Interval
+    also: Mapping[str, float]
     mean_steps: float
     median_steps: float
     mean_forwards: float
-    tokens_per_forward: float  # tokens up to the end of the texts over all forwards
+    tokens_per_forward: float
     forced_share: float
     leftovers: int
-    p50_seconds: float  # decoding time of a batch over its rows: the latency at batch size 1
+    p50_seconds: float
     p95_seconds: float
-    decode_seconds: float  # summed over the batches of all workers
+    decode_seconds: float
     score_seconds: float
-    wall_seconds: float  # from the first batch to the last, without the pauses of a resumed run
-    peak_memory: int  # bytes
+    wall_seconds: float
+    peak_memory: int
     configuration: Mapping[str, Any]
     environment: Mapping[str, Any]
 

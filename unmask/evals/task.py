@@ -12,21 +12,34 @@ from unmask.text.prompts import Prompt
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One row of a benchmark; all its values are JSON."""
+    """One row of a benchmark; all its values are JSON.
 
-    id: str  # the same in every run: "gsm8k/17", "HumanEval/3"
-    prompt: Prompt  # a chat, or raw text where the protocol uses no chat template
+    Attributes:
+        id: The same in every run: "gsm8k/17", "HumanEval/3".
+        prompt: A chat, or raw text where the protocol uses no chat template.
+        gold: The right answer, or the data that judges it.
+        meta: More about the sample that scoring reads.
+    """
+
+    id: str
+    prompt: Prompt
     gold: Any
     meta: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether a text is right, and the answer that was read from it."""
+    """Whether a text is right, and the answer that was read from it.
+
+    Attributes:
+        correct: Whether the text is right.
+        extracted: The answer that was read from it; None: none was found.
+        also: The same text under other scorings, by name.
+    """
 
     correct: bool
     extracted: str | None
-    also: Mapping[str, bool] = field(default_factory=dict)  # the same text under other scorings
+    also: Mapping[str, bool] = field(default_factory=dict)
 
 
 Load: TypeAlias = Callable[[Path | None], Sequence[Sample]]  # from a local folder, or from the hub if None
@@ -35,13 +48,24 @@ Score: TypeAlias = Callable[[Sequence[Sample], Sequence[str]], list[Verdict]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """A benchmark under one protocol."""
+    """A benchmark under one protocol.
+
+    Attributes:
+        name: Its name in `unmask eval`.
+        protocol: "paper", "released" or, for the small tasks, "mini", "dev" or "held-out".
+        version: Goes up whenever a change moves a score.
+        load: Returns the samples.
+        score: Judges texts.
+        max_new_tokens: Tokens to decode.
+        stop: A text ends before the earliest of these.
+        runs_programs: Judging runs the generated texts as programs.
+    """
 
     name: str
-    protocol: str  # "paper", "released" or, for the tasks of our own, "mini", "dev" or "held-out"
-    version: int  # goes up whenever a change moves a score
+    protocol: str
+    version: int
     load: Load
     score: Score
     max_new_tokens: int = 256
     stop: tuple[str, ...] = ()
-    runs_programs: bool = False  # judging runs the generated texts as programs
+    runs_programs: bool = False

@@ -13,14 +13,23 @@ from unmask.experiments.runs import Outcome, Run
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experiment:
-    """One table or figure of the paper."""
+    """One table or figure of the paper.
+
+    Attributes:
+        name: Its name in `unmask reproduce`.
+        title: Its title on the results page.
+        about: How it is made, and how it differs from the paper's.
+        runs: Returns the runs that it needs.
+        build: Builds the report from the outcomes of the runs, per model.
+        then: Returns further runs that the outcomes choose; None: there are none.
+    """
 
     name: str
     title: str
-    about: str  # what it shows, and how it differs from the paper's
+    about: str
     runs: Callable[[Lab], Mapping[RunKey, Run]]
-    build: Callable[[Lab, Sequence[Cells]], Report]  # is given the outcomes of the runs, per model
-    then: Callable[[Lab, Sequence[Cells]], Mapping[RunKey, Run]] | None = None  # runs that those choose
+    build: Callable[[Lab, Sequence[Cells]], Report]
+    then: Callable[[Lab, Sequence[Cells]], Mapping[RunKey, Run]] | None = None
 
     def make(self, lab: Lab, watch: Watch | None = None) -> tuple[Report, dict[Run, Outcome]]:
         """Make the missing runs and build the report. Also return the outcome of every run."""

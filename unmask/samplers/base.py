@@ -20,18 +20,32 @@ Order = Literal["confidence", "margin", "entropy", "random", "origin", "left"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Base:
-    """Commit the best positions, as many as the schedule's quota.
+    """Commit the best positions in every step, as many as the schedule's quota.
+
+    Use it as the reference of quality, or where a budget of forwards must hold: it takes `steps` exactly.
 
     LLaDA's `low_confidence` and Dream's `maskgit_plus` are order="confidence", Dream's `topk_margin` is
-    "margin"; "origin" commits each position with the probability that the schedule sets.
+    "margin".
+
+    Attributes:
+        order: Which positions are best: "confidence", "margin" (top-1 minus top-2 probability), "entropy"
+            (the lowest), or "random". "origin" commits each position with the probability that the schedule
+            sets.
+        order_temperature: Rank by draws from softmax(score / this), Dream's alg_temp; >= 0, 0: rank by the
+            score itself.
+        temperature: Temperature of the distribution that is scored; >= 0, 0: the model's own. `generate` sets
+            it for Dream, which ranks positions after temperature, top-p and top-k.
+        top_p: Score the nucleus of this mass alone; above 0, at most 1, which is everything.
+        top_k: Score this many tokens alone; 0: all.
+        demoted_ids: Positions that would take one of these tokens rank last, LLaDA's confidence_eos_eot_inf;
+            at most 256.
     """
 
     order: Order = "confidence"
-    order_temperature: float = 0.0  # Dream's alg_temp: rank by draws from softmax(score / this)
-    temperature: float = 0.0  # Dream scores the distribution after temperature, top-p and top-k
+    order_temperature: float = 0.0
+    temperature: float = 0.0
     top_p: float = 1.0
     top_k: int = 0
-    # positions that would take one of these tokens rank last: LLaDA's confidence_eos_eot_inf
     demoted_ids: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:

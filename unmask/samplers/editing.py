@@ -16,12 +16,13 @@ from unmask.types import Decision, Needs, Observation
 class Editing:
     """Commit every position above a confidence, and correct written tokens of the same block (LLaDA2.1).
 
-    For models that were trained to correct themselves. A block without masks goes on until a step changes
-    nothing.
+    Use it for models that were trained to correct themselves.
+
+    A block without masks goes on until a step changes nothing.
 
     Attributes:
         min_confidence: A mask is filled above this confidence, not at it.
-        edit_confidence: A written token is replaced by another one above this confidence; 0 takes every change.
+        edit_confidence: A written token is replaced by another one above this confidence; 0: always.
         at_least: Masks to fill in every step.
         max_post_steps: Steps that a block without masks may still take.
     """

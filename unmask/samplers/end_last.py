@@ -20,8 +20,13 @@ from unmask.types import Decision, Observation
 class EndLast(Wrapper):
     """Commit an end token only when everything masked before it is committed already or in the same step.
 
+    Use it around a rule that ends its texts too early; end_tokens="last" of a configuration does the same.
+
     The sampler is asked twice: as usual, and with the early end tokens hidden. The first answer says which
     end tokens it accepts, the second one what it commits in their place.
+
+    Attributes:
+        sampler: The sampler whose end tokens wait.
     """
 
     def decide(self, obs: Observation) -> Decision:

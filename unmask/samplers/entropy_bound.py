@@ -17,10 +17,20 @@ from unmask.types import Decision, Needs, Observation
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EntropyBound:
-    """Commit the least uncertain positions whose entropies, without the largest, stay within the bound."""
+    """Commit the least uncertain positions while the entropies of those before them stay within a bound.
 
-    bound: float = 0.1  # gamma, in nats
-    # if even the least entropy exceeds the bound; surest: the least entropy, as EB-Sampler
+    Use it where the order does not follow the text; end_tokens="last" makes it more accurate and faster.
+
+    The entropies are added up from the lowest.
+
+    Attributes:
+        bound: Largest sum of entropies in nats, gamma in EB-Sampler; >= 0. Larger commits more positions at
+            once.
+        fallback: What to commit where even the least entropy exceeds the bound: "surest" (the least entropy,
+            as EB-Sampler), "first" (the first mask), or a number n (the least entropy of the first n masks).
+    """
+
+    bound: float = 0.1
     fallback: policies.Fallback = "surest"
 
     def __post_init__(self) -> None:

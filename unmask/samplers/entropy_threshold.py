@@ -11,9 +11,16 @@ from unmask.types import Decision, Needs, Observation
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EntropyThreshold:
-    """Commit every position with at most this entropy, or else the one with the lowest."""
+    """Commit every position with at most this entropy, or else the one with the lowest.
 
-    max_entropy: float = 0.5  # in nats
+    Use it to compare with d3LLM: a threshold that looks at the whole distribution, not at its best token
+    alone.
+
+    Attributes:
+        max_entropy: Largest entropy in nats, >= 0. Larger is faster and less accurate.
+    """
+
+    max_entropy: float = 0.5
 
     def __post_init__(self) -> None:
         at_least("max_entropy", self.max_entropy, 0)

@@ -26,14 +26,31 @@ TOP_K = 8  # candidates that the JSD compares
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FirstMask:
-    """Commit every confident position, or else the first mask; an end token waits for the masks before it."""
+    """Commit every confident position, or else the first mask; an end token waits for the masks before it.
 
-    min_confidence: float = 0.98  # of a position that commits wherever it stands
-    window: int = 1  # the fallback takes the most confident of this many first masks
-    along: Along | None = None  # the test that lets the first mask go along with confident ones; None: never
-    along_confidence: float = 0.7  # the least confidence of a first mask that goes along; 0: always
-    along_jsd: float = 0.001  # the largest JSD to the last step of a first mask that goes along
-    revoke_below: float = 0.0  # mask a token again, once, if its probability falls below this; 0: never
+    Start with it: one setting, no history, and it works in blocks and on full sequences alike. Where the
+    order does not follow the text, as in infilling, use a larger `window` or `threshold`.
+
+    Attributes:
+        min_confidence: Least probability of the most likely token of a position that commits wherever it
+            stands, 0 to 1.
+        window: The fallback takes the most confident of this many first masks, >= 1; 1: the first.
+        along: Test that lets the first mask commit together with confident positions: "confidence" or "jsd";
+            None: it never does.
+        along_confidence: With along="confidence": least confidence of a first mask that goes along, 0 to 1;
+            0: always.
+        along_jsd: With along="jsd": largest Jensen-Shannon divergence from the last step of a first mask that
+            goes along, >= 0.
+        revoke_below: Mask a token of the block again, once, if its probability falls below this, 0 to 1; 0:
+            never.
+    """
+
+    min_confidence: float = 0.98
+    window: int = 1
+    along: Along | None = None
+    along_confidence: float = 0.7
+    along_jsd: float = 0.001
+    revoke_below: float = 0.0
 
     def __post_init__(self) -> None:
         probability("min_confidence", self.min_confidence)

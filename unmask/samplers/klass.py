@@ -22,13 +22,27 @@ Strategy = Literal["all", "max_conf", "min_kl", "random"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KLASS:
-    """Commit confident positions whose prediction has hardly changed for `history` steps."""
+    """Commit confident positions whose prediction has hardly changed for `history` steps.
+
+    Use it to compare with KLASS; a stricter confidence alone buys more on the small models
+    (docs/choosing.md). It looks at the whole generation, so the cache `dual` does not fit it.
+
+    Attributes:
+        min_confidence: Least probability of the most likely token, 0 to 1; inside blocks it must be exceeded.
+        max_kl: The KL divergence from the last step's distribution must stay below this, in nats; >= 0.
+        history: Divergences in a row that must be low, 1 to 64.
+        unmask_strategy: Which of the positions that pass are committed: "all", or one of them by "max_conf",
+            "min_kl" or "random".
+        fallback: What to commit where nothing passes: "surest" (the most confident position), "first" (the
+            first mask), or a number n (the most confident of the first n masks). None: as released, the most
+            confident, as many as the schedule's quota in a block, else one.
+    """
 
     min_confidence: float = 0.9
     max_kl: float = 0.01
-    history: int = 2  # number of consecutive divergences that must be low
+    history: int = 2
     unmask_strategy: Strategy = "all"
-    fallback: policies.Fallback | None = None  # None: the surest as released, the quota of a block or one
+    fallback: policies.Fallback | None = None
 
     def __post_init__(self) -> None:
         probability("min_confidence", self.min_confidence)

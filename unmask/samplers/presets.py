@@ -16,9 +16,15 @@ ENDING = ".json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preset:
-    """The content of a preset file."""
+    """A preset file's content: a sampler's name and the fields that it changes.
 
-    sampler: str  # a name that make_sampler knows
+    Attributes:
+        sampler: A name that `make_sampler` knows.
+        fields: Values by field of the sampler.
+        about: A text for readers; nothing reads it.
+    """
+
+    sampler: str
     fields: Mapping[str, Any] = field(default_factory=dict)
     about: str = ""
 

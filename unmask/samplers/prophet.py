@@ -22,14 +22,28 @@ ANSWER_LENGTH = 5  # fixed in the released code, whatever its option says
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prophet:
-    """Commit as `base` does until the mean gap is wide enough, then everything at once."""
+    """Commit as `base` does until the top-2 logits are far enough apart, then everything at once.
 
-    early: float = 7.5  # gap needed in the first third of the budget
+    Use it to compare with Prophet, or for answers of a known place and length. It looks at the whole
+    generation, so the cache `dual` does not fit it.
+
+    Attributes:
+        early: Mean gap between the two largest logits that ends the run in the first third of the budget; >=
+            0.
+        mid: The same in the second third.
+        late: The same in the last third.
+        answer_start: Offset of the answer in the generation, whose gap counts; None: all masks count, and no
+            masked winner may have changed in the step.
+        answer_length: Columns of the answer, >= 1; only with answer_start.
+        base: The fixed schedule that decodes until then.
+    """
+
+    early: float = 7.5
     mid: float = 5.0
     late: float = 2.5
-    answer_start: int | None = None  # offset of the answer region in the generation
+    answer_start: int | None = None
     answer_length: int = ANSWER_LENGTH
-    base: Base = field(default_factory=Base)  # decodes until the exit
+    base: Base = field(default_factory=Base)
 
     def __post_init__(self) -> None:
         for name in ("early", "mid", "late"):

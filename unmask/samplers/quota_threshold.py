@@ -16,8 +16,9 @@ from unmask.types import Decision, Needs, Observation
 class QuotaThreshold:
     """Commit every position above a confidence if enough pass, else the most confident ones.
 
-    The rule of SDAR, LLaDA2.0 and Fast-dLLM v2, for models that attend block by block. The confidence of a
-    drawn token is its probability after temperature, top-p and top-k.
+    Use it for models that attend block by block: it is the rule of SDAR, LLaDA2.0 and Fast-dLLM v2.
+
+    The confidence of a drawn token is its probability after temperature, top-p and top-k.
 
     Attributes:
         min_confidence: A position passes above this confidence, not at it.

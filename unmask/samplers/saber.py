@@ -26,9 +26,17 @@ SHARE = 8  # of every 8 commits one returns to the mask
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Saber:
-    """Commit what is more confident than earlier commits were; mask again what gained least confidence."""
+    """Commit what is more confident than earlier commits were; mask again what gained least confidence.
 
-    number: int = 2  # n: fewest commits per step; at least half as many return
+    Use it to compare with Saber; it gains over `base` on mini-dream and loses on mini-llada
+    (docs/choosing.md).
+
+    Attributes:
+        number: Fewest positions chosen per step, n in the paper; >= 1. One of every 8 chosen, and at least n
+            // 2, returns to the mask.
+    """
+
+    number: int = 2
 
     def __post_init__(self) -> None:
         whole("number", self.number, 1)

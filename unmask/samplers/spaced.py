@@ -21,9 +21,18 @@ NARROWEST = 2
 
 @dataclass(frozen=True, slots=True)
 class Spaced(Wrapper):
-    """Keep only those commits that are `gap` columns apart, the most confident first."""
+    """Keep only those commits that are `gap` columns apart, the most confident first.
 
-    gap: int | None = None  # None: DUS, 8 times the masked share of the window, at least 2
+    Use it if tokens that are committed together contradict each other; it costs forwards. `min_gap` of a
+    configuration does the same.
+
+    Attributes:
+        sampler: The sampler whose commits are filtered.
+        gap: Least distance of two commits of one step in columns, >= 1; None: as DUS, 8 times the masked
+            share of the window, at least 2.
+    """
+
+    gap: int | None = None
 
     def __post_init__(self) -> None:
         Wrapper.__post_init__(self)

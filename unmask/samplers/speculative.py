@@ -17,13 +17,22 @@ MAX_ROWS = 64
 class Speculative(Wrapper):
     """Run guesses of the next canvases beside the real one; a step whose canvas was guessed needs no forward.
 
+    Use it for one request at a time on a GPU, while a forward of several rows costs hardly more than one of a
+    single row.
+
     Every decision is the inner sampler's, on the prediction of the real canvas: tokens and steps are the
-    same. It pays while a forward of several rows costs hardly more than one of a single row.
+    same.
+
+    Attributes:
+        sampler: The sampler that decides every step.
+        rows: Rows of a forward for each text, 2 to 64: the real canvas and guesses of the next ones.
+        guess: The masks that a guess fills: "surest" (the most confident) or "first".
+        partial: Whether to take a guessed part of a decision alone (FreeDave++); steps may then differ.
     """
 
-    rows: int = 4  # of a forward for each row: the real canvas and guesses of the next ones
-    guess: Guess = "surest"  # the masks that a guess fills: the surest, or the first
-    partial: bool = False  # take a guessed part of a decision alone (FreeDave++); steps may then differ
+    rows: int = 4
+    guess: Guess = "surest"
+    partial: bool = False
 
     def __post_init__(self) -> None:
         Wrapper.__post_init__(self)

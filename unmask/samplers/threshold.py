@@ -11,7 +11,16 @@ from unmask.types import Decision, Needs, Observation
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Threshold:
-    """Commit every position with at least this confidence, or else one, the most confident by default."""
+    """Commit every position with at least this confidence, or else one.
+
+    Use it for a fast rule without a history and with one number to tune, also where the order does not follow
+    the text.
+
+    Attributes:
+        min_confidence: Least probability of the most likely token, 0 to 1. Lower is faster and less accurate.
+        fallback: What to commit where nothing passes: "surest" (the most confident position), "first" (the
+            first mask), or a number n (the most confident of the first n masks).
+    """
 
     min_confidence: float = 0.9
     fallback: policies.Fallback = "surest"

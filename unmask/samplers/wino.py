@@ -17,14 +17,28 @@ from unmask.types import Decision, Needs, Observation
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WINO:
-    """Commit confident positions, and revoke earlier ones that their shadow doubts, fewer than came last."""
+    """Commit confident positions, and revoke earlier ones that their shadow doubts, fewer than came last.
 
-    min_confidence: float = 0.6  # to be exceeded
+    Use it to compare with WINO on a model that offers shadow columns; not with a cache, with guidance or in
+    the server.
+
+    Attributes:
+        min_confidence: Confidence that a position must exceed, 0 to 1.
+        min_shadow: A token is masked again if its shadow, a column that does not attend to it, gives it less
+            than this, 0 to 1.
+        accept_share: Share of the masks that one step may commit, above 0 and at most 1.
+        accept_least: One step may commit so many even if the share allows fewer, >= 1.
+        accept_most: One step never commits more than so many, >= 1.
+        first_allowance: A step revokes fewer tokens than the step before committed; this stands for them in
+            the first step of a block, >= 1.
+    """
+
+    min_confidence: float = 0.6
     min_shadow: float = 0.9
-    accept_share: float = 0.7  # of the masks may be committed in a step,
-    accept_least: int = 5  # or so many if that is fewer,
-    accept_most: int = 20  # but never more than so many
-    first_allowance: int = 30  # in place of the last step's commits, in the first step of a block
+    accept_share: float = 0.7
+    accept_least: int = 5
+    accept_most: int = 20
+    first_allowance: int = 30
 
     def __post_init__(self) -> None:
         probability("min_confidence", self.min_confidence)

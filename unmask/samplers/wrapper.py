@@ -12,7 +12,11 @@ from unmask.types import Needs, Sampler
 
 @dataclass(frozen=True, slots=True)
 class Wrapper:
-    """A sampler around another one. A subclass adds `decide` and fields of its own."""
+    """A sampler around another one; a subclass adds `decide` and fields of its own.
+
+    Attributes:
+        sampler: The sampler inside.
+    """
 
     sampler: Sampler
 

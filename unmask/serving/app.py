@@ -7,6 +7,7 @@ import hmac
 import logging
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from functools import partial
 from time import time
 from typing import Any, TypeVar
@@ -18,6 +19,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from unmask import __version__
+from unmask.samplers.about import about
 from unmask.serving.access import HUNG_UP, Access
 from unmask.serving.api_error import ApiError, as_api_error
 from unmask.serving.callers import Callers
@@ -155,6 +157,7 @@ class Service:
         facts = {
             "samplers": sorted(SERVED),
             "sampler_fields": {name: plain(sampler) for name, sampler in self._samplers().items()},
+            "sampler_words": {name: asdict(about(name, one)) for name, one in self._samplers().items()},
             "sampler": self._settings.sampler_name,
             "chat": bool(getattr(tokenizer, "has_chat_template", True)),
             "new_tokens": self._settings.config.new_tokens(info),

@@ -19,16 +19,27 @@ SHORTENING = 4  # how many letters of a text may become one when it is normalize
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Limits of the engine; it rejects larger requests before any work is done."""
+    """Limits of the engine; it rejects larger requests before any work is done.
 
-    max_rows: int = 16  # rows decoded together; a guided request needs two
-    max_batch_tokens: int = 32768  # number of rows times the longest row
-    max_queue: int = 256  # waiting requests
+    Attributes:
+        max_rows: Rows decoded together; a guided request needs two.
+        max_batch_tokens: Number of rows times the longest row.
+        max_queue: Waiting requests.
+        max_prompt_tokens: Tokens of a prompt.
+        max_new_tokens: Tokens that a request may decode.
+        max_steps: Steps that a request may take.
+        max_state_mb: MiB that the samplers of all running requests may keep between steps.
+        deadline: Seconds from arrival to answer; a request may ask for less. None: no limit.
+    """
+
+    max_rows: int = 16
+    max_batch_tokens: int = 32768
+    max_queue: int = 256
     max_prompt_tokens: int = 4096
     max_new_tokens: int = 1024
     max_steps: int = 1024
-    max_state_mb: int = 8192  # MiB that the samplers of all running requests may keep between steps
-    deadline: float | None = 600.0  # seconds from arrival to answer; a request may ask for less
+    max_state_mb: int = 8192
+    deadline: float | None = 600.0
 
     def __post_init__(self) -> None:
         for name in ("max_rows", "max_batch_tokens", "max_prompt_tokens", "max_new_tokens", "max_steps"):

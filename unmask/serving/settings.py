@@ -13,25 +13,45 @@ from unmask.types import ModelInfo, Sampler
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """The server's name, access rules, and defaults for requests."""
+    """The server's name, access rules, and defaults for requests.
+
+    Attributes:
+        model_name: Name of the model in requests and answers.
+        sampler: The sampler of a request that names none.
+        sampler_name: Its name in answers.
+        config: The settings of a request that names none.
+        api_key: Key that requests must send; None: everybody may call.
+        host: Address that it listens on; other Host headers are refused.
+        allowed_hosts: Further names in Host headers; "*": all.
+        cors: Origins allowed to call from a browser; "*": all.
+        max_body: Bytes of a request's body.
+        body_seconds: Time for a body to arrive.
+        max_streams: Concurrent streams.
+        max_connections: Open connections; fewer where the process may open fewer files.
+        header_seconds: Time for the headers of a request to arrive.
+        stall_seconds: Time for a client to read the bytes that were sent.
+        heartbeat: Seconds of silence after which a stream sends a comment.
+        log_prompts: Whether prompts appear in the log.
+        special_tokens: Whether texts and messages may spell special tokens.
+    """
 
     model_name: str = "unmask"
     sampler: Sampler = DEFAULT_SAMPLER
     sampler_name: str = "less"
     config: GenerationConfig = field(default_factory=GenerationConfig)
     api_key: str | None = field(default=None, repr=False)
-    host: str = "127.0.0.1"  # address that it listens on; other Host headers are refused
-    allowed_hosts: tuple[str, ...] = ()  # further names in Host headers; "*": all
-    cors: tuple[str, ...] = ()  # origins allowed to call from a browser; "*": all
-    max_body: int = 1 << 20  # bytes
-    body_seconds: float = 30.0  # time for a body to arrive
-    max_streams: int = 512  # concurrent streams
-    max_connections: int = 1024  # open connections; fewer where the process may open fewer files
-    header_seconds: float = 10.0  # time for the headers of a request to arrive
-    stall_seconds: float = 60.0  # time for a client to read what was sent
-    heartbeat: float = 15.0  # seconds of silence after which a stream sends a comment
+    host: str = "127.0.0.1"
+    allowed_hosts: tuple[str, ...] = ()
+    cors: tuple[str, ...] = ()
+    max_body: int = 1 << 20
+    body_seconds: float = 30.0
+    max_streams: int = 512
+    max_connections: int = 1024
+    header_seconds: float = 10.0
+    stall_seconds: float = 60.0
+    heartbeat: float = 15.0
     log_prompts: bool = False
-    special_tokens: bool = False  # whether texts and messages may spell special tokens
+    special_tokens: bool = False
 
     def __post_init__(self) -> None:
         whole("max_body", self.max_body, 1)

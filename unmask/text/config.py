@@ -25,7 +25,41 @@ RECOMPUTE: dict[CacheName, Recompute] = {"prefix": "suffix", "dual": "block"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationConfig(ConfigFields):
-    """The settings of a generation. Raises at once if a field is out of range."""
+    """The settings of a generation; raises at once if a field is out of range.
+
+    Use it with `generate`, `stream` and `infill`. Most settings are options of the commands, too.
+
+    Attributes:
+        max_new_tokens: Tokens to decode, >= 1; None: the model's own, 256 unless its files say otherwise.
+        steps: Reverse steps at most, >= 1; None: one per new token.
+        block_length: Columns decoded together, >= 1; "auto": the model family's own, None: the full sequence.
+        next_block_at: Open the next block when this share of the last one is filled, above 0 and at most 1;
+            None: when it is full.
+        temperature: 0 takes the likeliest token; higher is flatter, so draws vary more.
+        top_p: Draw from the smallest set of tokens whose probability reaches this; above 0, at most 1, which
+            is all.
+        top_k: Draw from this many of the likeliest tokens; 0: all. The field top_k of a sampler such as less
+            (--set top_k) is another thing: the candidates that its rule compares.
+        seed: Seed of every prompt, or a sequence with one for each; None: a new one if tokens are drawn.
+            An answer names its seed, and a text does not depend on its place in a batch.
+        guidance: Strength of classifier-free guidance, which doubles the work; 0: off.
+        stop: A text ends before the earliest of these strings.
+        min_new_tokens: No end token before this many tokens, >= 0; stop strings count from the start.
+        stop_at_eos: Stop at an end token; False keeps decoding behind it, which costs time and never changes
+            the text.
+        end_tokens: "keep": end tokens are tokens like others. "last": an end token waits for every mask
+            before it. "suppress": the end-of-text token is never written, LLaDA's logits_eos_inf; the end of
+            a turn may be. "demote": positions that would take an end token rank last, with `base`, LLaDA's
+            confidence_eos_eot_inf.
+        min_gap: Least distance in columns of tokens committed in one step, >= 1; "auto": smaller as the masks
+            get fewer, as in DUS. None: no least distance.
+        cache: Reuse keys and values outside the block, an approximation that saves work: "prefix" recomputes
+            the block and everything behind it, "dual" the block alone. None: no cache, or for a model that
+            attends block by block the exact one, "append", which "none" switches off.
+        refresh_every: With a cache: recompute all columns in every n-th forward of a block, >= 1; None: only
+            in its first.
+        reuse: An unchanged canvas needs no new forward; False runs one all the same.
+    """
 
     def __post_init__(self) -> None:
         self._check_lengths()

@@ -14,7 +14,13 @@ REST = re.compile(r" (\d+)(?:-(\d+))?\]\]")
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Tokens to fill in: exactly `length`, or between `min` and `max` if the model ends the gap early."""
+    """Tokens to fill in: exactly `length`, or between `min` and `max` if the model ends the gap early.
+
+    Attributes:
+        length: Exactly this many tokens; None: between min and max.
+        min: Least number of tokens, with max.
+        max: Most tokens; None: exactly `length`.
+    """
 
     length: int | None = None
     min: int = 0

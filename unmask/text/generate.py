@@ -31,20 +31,32 @@ DEFAULT_CONFIG = GenerationConfig()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost(Counts[int]):
-    """The cost of a row: its counts, as if it were decoded alone, and the seconds of its batch."""
+    """The cost of one text: the fields of `Counts`, and seconds.
+
+    Attributes:
+        seconds: Wall-clock time of the whole batch.
+    """
 
     seconds: float = field(compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Generation(Cost):
-    """The answer to one prompt."""
+    """One answer: its text, why it ended, and its cost (the fields of `Counts`).
 
-    text: str  # ends before the first end token and the earliest stop string
-    token_ids: tuple[int, ...]  # the tokens of the text; without a tokenizer, this is the answer
+    Attributes:
+        text: The answer; it ends before the first end token and the earliest stop string.
+        token_ids: The tokens of the text; without a tokenizer, this is the answer.
+        prompt_tokens: Tokens of the prompt.
+        finish: Why the text ended: "eos" (an end token), "stop" (a stop string) or "length".
+        seed: Repeats the text, if tokens are drawn.
+    """
+
+    text: str
+    token_ids: tuple[int, ...]
     prompt_tokens: int
     finish: Finish
-    seed: int  # repeats the text, if tokens are drawn
+    seed: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,13 +32,21 @@ from unmask.types import Sampler, Step
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Infilling(Cost):
-    """A text without gaps."""
+    """A text with its gaps filled, and its cost (the fields of `Counts`).
 
-    text: str  # the given text with its gaps filled
-    gaps: tuple[str, ...]  # the text of each gap
-    gap_ids: tuple[tuple[int, ...], ...]  # the tokens of each gap
+    Attributes:
+        text: The given text with its gaps filled.
+        gaps: The text of each gap.
+        gap_ids: The tokens of each gap.
+        given_tokens: Tokens of the given text.
+        seed: Repeats the text, if tokens are drawn.
+    """
+
+    text: str
+    gaps: tuple[str, ...]
+    gap_ids: tuple[tuple[int, ...], ...]
     given_tokens: int
-    seed: int  # repeats the text, if tokens are drawn
+    seed: int
 
 
 def infill(

@@ -16,12 +16,19 @@ from unmask.types import MaskedLM, Sampler, Step
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """The text that a step made final; all chunks joined are the text that `generate` returns."""
+    """One step's part of a stream of text.
 
-    text: str  # final; follows the text of the chunks before
-    draft: str | None  # the rest of the canvas, on request; may still change
-    step: int  # counted from 1
-    generation: Generation | None = None  # the whole answer, in the last chunk only
+    Attributes:
+        text: Final; follows the text of the chunks before.
+        draft: The rest of the canvas, which may still change; None unless asked for.
+        step: Counted from 1.
+        generation: The whole answer, in the last chunk only; None before.
+    """
+
+    text: str
+    draft: str | None
+    step: int
+    generation: Generation | None = None
 
 
 def stream(

@@ -26,51 +26,91 @@ Signals = Mapping[str, float | bool | None]  # by name; None: not a finite numbe
 
 
 class Position(NamedTuple):
-    """One column of one row, as a step saw it."""
+    """One column of one row, as a step saw it.
+
+    Attributes:
+        column: Column of the canvas.
+        token: The token that the step wrote, or would have written.
+        eligible: The rule accepted it.
+        signals: Values by name, as the sampler named them.
+    """
 
     column: int
-    token: int  # the token that the step wrote, or would have written
-    eligible: bool  # the rule accepted it
-    signals: Signals  # as the sampler named them
+    token: int
+    eligible: bool
+    signals: Signals
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Header:
-    """The settings of a run, and the canvas before its first step."""
+    """The settings of a run, and the canvas before its first step.
 
-    version: str  # of unmask
+    Attributes:
+        version: Version of unmask.
+        sampler: Name of the sampler.
+        fields: Fields of the sampler.
+        model: Name of the model.
+        seeds: Per row.
+        start: The first generated column, right after the prompt.
+        padding: Per row, columns before the prompt.
+        mask_id: The mask token.
+        blocks: The plan: first column, column after the last, step budget.
+        blockwise: True in the semi-autoregressive regime; False: the whole generation is one block.
+        canvas: Tokens before the first step, by row.
+        texts: Token id -> text, of the tokens in the canvas.
+        format: Version of the format.
+    """
+
+    version: str
     sampler: str
-    fields: Mapping[str, object]  # of the sampler
+    fields: Mapping[str, object]
     model: str
-    seeds: Sequence[int]  # per row
-    start: int  # the first generated column, right after the prompt
-    padding: Sequence[int]  # per row, columns before the prompt
+    seeds: Sequence[int]
+    start: int
+    padding: Sequence[int]
     mask_id: int
-    blocks: Sequence[Sequence[int]]  # the plan: first column, column after the last, step budget
+    blocks: Sequence[Sequence[int]]
     blockwise: bool
     canvas: Rows
-    texts: Mapping[str, str] = field(default_factory=dict)  # token id -> text, of the tokens in the canvas
+    texts: Mapping[str, str] = field(default_factory=dict)
     format: int = FORMAT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """One step; lists run over the rows."""
+    """One step; lists run over the rows.
+
+    Attributes:
+        step: Counted from 1.
+        block: Number of the block, from 0.
+        commit: Positions that the step committed.
+        held: Masks that the step left or made.
+        revoked: Columns that the step masked again.
+        rewritten: Tokens that the step overwrote.
+        forced: The fallback chose, not the rule.
+        eligible: Positions that the rule accepted.
+        running: The row took this step.
+        fresh: The row needed a forward.
+        forward: The model ran.
+        leftover: The budget was spent, and the remaining masks took their argmax.
+        guesses: Guesses of the next canvases, which ran beside a fresh row.
+        texts: Token id -> text, of tokens not named before.
+    """
 
     step: int
     block: int
     commit: list[list[Position]]
-    held: list[list[Position]]  # masks that the step left or made
-    revoked: list[list[int]]  # columns that the step masked again
-    rewritten: list[list[Position]]  # tokens that the step overwrote
-    forced: list[bool]  # the fallback chose, not the rule
-    eligible: list[int]  # positions that the rule accepted
-    running: list[bool]  # the row took this step
-    fresh: list[bool]  # the row needed a forward
-    forward: bool  # the model ran
-    leftover: bool  # the budget was spent, and the remaining masks took their argmax
-    guesses: list[int]  # of the next canvases, which ran beside a fresh row
-    texts: Mapping[str, str] = field(default_factory=dict)  # token id -> text, of tokens not named before
+    held: list[list[Position]]
+    revoked: list[list[int]]
+    rewritten: list[list[Position]]
+    forced: list[bool]
+    eligible: list[int]
+    running: list[bool]
+    fresh: list[bool]
+    forward: bool
+    leftover: bool
+    guesses: list[int]
+    texts: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def positions(self) -> Iterator[Position]:

@@ -18,11 +18,17 @@ Line = TypeVar("Line", Header, Change)
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """A recorded run."""
+    """A recorded run.
+
+    Attributes:
+        header: The settings, and the canvas before the first step.
+        changes: The steps, in order.
+        complete: False: the run was stopped, or is still running.
+    """
 
     header: Header
     changes: tuple[Change, ...]
-    complete: bool = True  # False: the run was stopped, or is still running
+    complete: bool = True
 
     @property
     def texts(self) -> dict[str, str]:

@@ -47,7 +47,12 @@ class Pair:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Phase:
-    """The mix of tasks until a share of the run is over."""
+    """The mix of tasks until a share of the run is over.
+
+    Attributes:
+        until: Share of the run at which the phase ends, 0 to 1.
+        shares: Weight of each task, >= 0; they need not add up to 1.
+    """
 
     until: float
     shares: Mapping[str, float]
@@ -62,14 +67,23 @@ class Phase:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataSpec:
-    """Where items come from and how they become rows."""
+    """Where items come from and how they become rows.
 
-    source: str  # "module:function", see Draw, or a JSON-lines file of {"prompt": ..., "answer": ...}
-    phases: tuple[Phase, ...] = ()  # task mixes of a function source, in order; the last ends at 1
-    lengths: tuple[int, ...] = (160, 224, 288)  # columns of a row; the first with room for the canvas is used
-    canvas: int = 128  # minimum number of columns after the prompt
-    workers: int = 0  # processes that draw items; 0: none. The number changes the order of the items
-    validation_rows: int = 256  # held out; at most a tenth of a file
+    Attributes:
+        source: "module:function", see Draw, or a JSON-lines file of {"prompt": ..., "answer": ...}.
+        phases: Task mixes of a function source, in order; the last ends at 1.
+        lengths: Columns of a row, in rising order; the first with room for the canvas is used.
+        canvas: Minimum number of columns after the prompt, >= 1.
+        workers: Processes that draw items; 0: none. The number changes the order of the items.
+        validation_rows: Rows held out; at most a tenth of a file.
+    """
+
+    source: str
+    phases: tuple[Phase, ...] = ()
+    lengths: tuple[int, ...] = (160, 224, 288)
+    canvas: int = 128
+    workers: int = 0
+    validation_rows: int = 256
 
     def __post_init__(self) -> None:
         at_least("canvas", self.canvas, 1)

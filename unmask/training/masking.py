@@ -12,14 +12,20 @@ from unmask.errors import FieldError, probability, within
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Masking:
-    """How training rows are masked: at random rates, and some as decoding would leave them."""
+    """How training rows are masked: at random rates, and some as decoding would leave them.
 
-    min_rate: float = 0.02  # lowest mask rate; also bounds the weight 1 / rate
-    clean_prefix_share: float = 0.25  # rows that keep only a random prefix of their answer
-    full_mask_share: float = 0.02  # rows with the whole answer masked, as at the start of decoding
-    # rows, of any kind, that keep the end tokens after a random cut in their tail. Decoding the most
-    # confident position first produces such rows: the tail fills from the right. A model that never saw
-    # them in training lets the tail run into the answer
+    Attributes:
+        min_rate: Lowest mask rate, 0.0001 to 1; also bounds the weight 1 / rate.
+        clean_prefix_share: Share of rows that keep only a random prefix of their answer.
+        full_mask_share: Share of rows with the whole answer masked, as at the start of decoding.
+        clean_tail_share: Share of rows, of any kind, that keep the end tokens after a random cut in their
+            tail. Decoding the most confident position first produces such rows: the tail fills from the
+            right. A model that never saw them in training lets the tail run into the answer.
+    """
+
+    min_rate: float = 0.02
+    clean_prefix_share: float = 0.25
+    full_mask_share: float = 0.02
     clean_tail_share: float = 0.0
 
     def __post_init__(self) -> None:

@@ -22,15 +22,25 @@ UPDATE_RMS = 0.2  # RMS of an update at learning rate 1, typical for AdamW
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptimizerSpec:
-    """Which optimiser trains a model, and how fast."""
+    """Which optimiser trains a model, and how fast.
 
-    name: OptimizerName = "muon"  # muon: Muon for the layers' matrices; adamw: AdamW for everything
+    Attributes:
+        name: "muon": Muon for the layers' matrices, AdamW for the rest; "adamw": AdamW for everything.
+        lr: Learning rate, >= 0.
+        adam_lr: Learning rate of the parameters that AdamW trains; None: lr.
+        momentum: Muon's momentum, below 1.
+        betas: AdamW's two betas, below 1.
+        weight_decay: Of the layers' matrices; a step decays by lr * weight_decay. >= 0.
+        max_grad_norm: Gradients are clipped to this norm; 0: never.
+    """
+
+    name: OptimizerName = "muon"
     lr: float = 0.004
-    adam_lr: float | None = None  # of the parameters that AdamW trains; None: lr
-    momentum: float = 0.95  # Muon's
-    betas: tuple[float, float] = (0.9, 0.98)  # AdamW's
-    weight_decay: float = 0.0  # of the layers' matrices; a step decays by lr * weight_decay
-    max_grad_norm: float = 1.0  # gradients are clipped to this norm; 0: never
+    adam_lr: float | None = None
+    momentum: float = 0.95
+    betas: tuple[float, float] = (0.9, 0.98)
+    weight_decay: float = 0.0
+    max_grad_norm: float = 1.0
 
     def __post_init__(self) -> None:
         one_of("name", self.name, get_args(OptimizerName))

@@ -14,11 +14,17 @@ from unmask.errors import at_least
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossWeights:
-    """Extra weight of some answers and tokens in the loss; by default there is none."""
+    """Extra weight of some answers and tokens in the loss; by default there is none.
 
-    short_answer: int = 0  # answers with fewer tokens, end token included, are short
+    Attributes:
+        short_answer: Answers with fewer tokens, end token included, are short; 0: none are.
+        short_answer_weight: Weight of a short answer, >= 0.
+        tokens: Text of a single token -> its weight, >= 0.
+    """
+
+    short_answer: int = 0
     short_answer_weight: float = 1.0
-    tokens: Mapping[str, float] = field(default_factory=dict)  # text of a single token -> its weight
+    tokens: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         at_least("short_answer", self.short_answer, 0)

@@ -23,11 +23,17 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSpec:
-    """The model to train: fresh weights of a config, or a checkpoint to fine-tune."""
+    """The model to train: fresh weights of a config, or a checkpoint to fine-tune.
 
-    config: Mapping[str, Any] = field(default_factory=dict)  # config.json; ids and vocabulary are optional
-    tokenizer: str | None = None  # folder; None: the checkpoint's
-    load: str | None = None  # checkpoint folder or hub id
+    Attributes:
+        config: The content of config.json for fresh weights; ids and vocabulary are optional. Not with load.
+        tokenizer: Folder of the tokenizer, with config; None: the checkpoint's.
+        load: Checkpoint folder or hub id to fine-tune; None: fresh weights.
+    """
+
+    config: Mapping[str, Any] = field(default_factory=dict)
+    tokenizer: str | None = None
+    load: str | None = None
 
     def __post_init__(self) -> None:
         if bool(self.config) == (self.load is not None):
@@ -44,12 +50,20 @@ class ModelSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """The length of a run and its learning rate: warm up, stay flat, decay to zero."""
+    """The length of a run and its learning rate: warm up, stay flat, decay to zero.
+
+    Attributes:
+        steps: Optimiser steps, >= 1.
+        max_seconds: Time limit; the learning rate reaches zero by then. None: no limit.
+        warmup_steps: Steps in which the learning rate rises from zero, >= 0.
+        flat_until: Share of the run after which the learning rate decays, 0 to 1.
+        decay: Shape of the decay to zero: "linear" or "cosine".
+    """
 
     steps: int
-    max_seconds: float | None = None  # time limit; the learning rate reaches zero by then
+    max_seconds: float | None = None
     warmup_steps: int = 200
-    flat_until: float = 0.4  # share of the run
+    flat_until: float = 0.4
     decay: Decay = "linear"
 
     def __post_init__(self) -> None:
@@ -76,14 +90,26 @@ class Schedule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSpec:
-    """How a run is executed."""
+    """How a run is executed: batches, precision, logs and checkpoints.
+
+    Attributes:
+        batch_size: Rows of a step, >= 1.
+        micro_batches: Parts of a batch, run one after the other to save memory; divides batch_size.
+        precision: "float32", "bfloat16" autocast, or "auto": bfloat16 on CUDA, else float32. Weights stay in
+            float32.
+        compile: Compile the model: slower to start, faster on a GPU from then on.
+        ema: Decay of the weight average that is saved at the end, below 1; 0: no average.
+        log_every: Steps between log lines; only then does the host wait for the device.
+        validate_every: Steps between two validations.
+        checkpoint_every: Steps between two checkpoints.
+    """
 
     batch_size: int = 384
-    micro_batches: int = 1  # parts of a batch, run one after the other
-    precision: Precision = "auto"  # auto: bfloat16 autocast on CUDA, else float32; weights stay in float32
+    micro_batches: int = 1
+    precision: Precision = "auto"
     compile: bool = False
-    ema: float = 0.0  # decay of the weight average that is saved at the end; 0: no average
-    log_every: int = 50  # steps between log lines; only then does the host wait for the device
+    ema: float = 0.0
+    log_every: int = 50
     validate_every: int = 500
     checkpoint_every: int = 2000
 
@@ -99,7 +125,19 @@ class RunSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """A training run; equal recipes on equal machines give equal models."""
+    """A training run; equal recipes on equal machines give equal models.
+
+    Attributes:
+        name: Name of the run.
+        seed: Seed of weights, items, masks and order.
+        model: The model to train.
+        data: Where items come from and how they become rows.
+        schedule: The length of the run and its learning rate.
+        masking: How answers are masked.
+        weights: How much each token counts in the loss.
+        optimizer: Which optimiser trains the model, and how fast.
+        run: How the run is executed.
+    """
 
     name: str
     seed: int

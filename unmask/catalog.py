@@ -1,0 +1,134 @@
+"""The names that a user may type, each with a sentence. Imports nothing heavy, so completion is fast."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+MODELS = {
+    "mini-llada": "A small LLaDA model that decodes in blocks.",
+    "mini-dream": "A small Dream model that decodes the full sequence.",
+}
+DEVICES = ("auto", "cpu", "cuda", "mps")
+DTYPES = ("auto", "float32", "bfloat16", "float16", "int8")
+
+_BENCHMARKS = ("GSM8K", "MATH", "HumanEval", "MBPP")
+# None: the sampler's class with its defaults, so the sentence is that of the class
+PRESETS: dict[str, str | None] = {
+    "first-mask": None,
+    "recommended": "The sampler to start with: the same as first-mask.",
+    "first-mask-accurate": "first-mask with the better of the first two masks as its fallback: "
+    "a little more accurate, a little slower.",
+    "first-mask-along": "first-mask that commits the first mask with confident positions "
+    "if its distribution stands still.",
+    "first-mask-always": "first-mask that commits the first mask in every step: the fewest forwards.",
+    "less": None,
+    "less-paper": "The paper's Algorithm 1 to the letter: less that may skip two steps, "
+    "and commits one position per step on a full sequence.",
+    "less-released": None,
+    "less-first-mask": "less with the first mask as its fallback; end tokens wait for the masks before.",
+    "base": None,
+    "base-margin": "base that prefers the widest lead over the second-best token (Dream's topk_margin).",
+    "base-entropy": "base that prefers the lowest entropy (Dream's entropy).",
+    "base-origin": "base that commits each position with the schedule's probability (Dream's origin).",
+    "random": "base that picks positions at random (LLaDA's random).",
+    "pc": None,
+    "threshold": None,
+    "factor": None,
+    "factor-released": "factor as in the released code, where the last masked position needs no test.",
+    "entropy-bound": None,
+    "entropy-threshold": None,
+    "local-leap": None,
+    "local-leap-dream": "local-leap with its authors' setting for Dream.",
+    "hierarchy": None,
+    "dawn": None,
+    "dawn-dream": "dawn with its authors' settings for Dream.",
+    "klass": None,
+    **{
+        f"klass-{model}-{benchmark}".lower(): f"klass as its authors set it for {model} on {benchmark}."
+        for model in ("LLaDA", "Dream")
+        for benchmark in _BENCHMARKS
+    },
+    "credit": None,
+    "prophet": None,
+    "prophet-dream": "prophet for Dream, whose fixed schedule goes by entropy.",
+    "wino": None,
+    "wino-strict": "wino that commits above a confidence of 0.8 only.",
+    "saber": None,
+    "first-mask-revoke": "first-mask-always that masks a token again, once, if its probability is below 0.1.",
+    "sdar": "The generation of SDAR: quota-threshold at 0.85.",
+    "sdar-static": "SDAR's fixed schedule: the most confident positions of a block, as many as the quota.",
+    "sdar-sequential": "SDAR from left to right: the first masks of a block, as many as the quota.",
+    "llada2": "The generation of LLaDA2.0: quota-threshold at 0.95.",
+    "llada2.1": None,
+    "llada2.1-quality": "llada2.1 with its authors' setting for quality.",
+    "llada2.1-speed": "llada2.1 with its authors' setting for speed: every change of mind is written.",
+    "fast-dllm-v2": "The generation of Fast-dLLM v2: every position above 0.9, and at least one.",
+    "freedave": "base in fewer forwards of more rows, with guesses of the next canvases (FreeDave).",
+    "freedave++": "threshold 0.95 with guesses of the next canvases, also in parts (FreeDave++).",
+    "less-speculative": "less in fewer forwards of more rows, with guesses of the next canvases.",
+    "first-mask-speculative": "first-mask in fewer forwards of more rows, with guesses of the next canvases.",
+    "less-confidence-only": "less that tests confidence alone.",
+    "less-jsd-only": "less that tests the change of the distribution alone.",
+    "less-persistence-only": "less that tests alone whether the most likely token stayed the same.",
+    "less-margin-only": "less that tests only the lead of the most likely token over the second.",
+    "less-no-confidence": "less without the test of confidence.",
+    "less-no-jsd": "less without the test of the change of the distribution.",
+    "less-no-persistence": "less that does not ask whether the most likely token stayed the same.",
+    "less-policy-frontier": "less that commits one position per step, also in blocks.",
+    "less-policy-run": "less that commits the run from the first mask, also in blocks.",
+    "less-policy-all": "less that commits all positions that pass, also on a full sequence.",
+}
+
+
+class TaskEntry(NamedTuple):
+    """A line about a task.
+
+    Attributes:
+        sentence: The question that it asks, and how an answer is judged.
+        items: Number of items of its first protocol.
+        protocols: Ways to prompt and to score, the default first.
+    """
+
+    sentence: str
+    items: int
+    protocols: tuple[str, ...] = ("paper", "released")
+
+
+_MINI = ("mini", "dev", "held-out")
+TASKS: dict[str, TaskEntry] = {
+    "gsm8k": TaskEntry("Solve a grade-school word problem; the final number counts.", 1319),
+    "math": TaskEntry("Solve a competition problem; an equivalent answer counts.", 5000),
+    "math500": TaskEntry("500 problems of math.", 500),
+    "humaneval": TaskEntry("Complete a Python function; its tests are run.", 164),
+    "mbpp": TaskEntry("Write a small Python function; its tests are run.", 500),
+    "mbpp-sanitized": TaskEntry("The problems of mbpp that were checked by hand.", 257),
+    "mmlu": TaskEntry("Choose one of four answers to a question of 57 subjects.", 14042),
+    "hellaswag": TaskEntry("Choose the ending of a text, one of four.", 10042),
+    "winogrande": TaskEntry("Choose the name that fills the gap of a sentence, one of two.", 1267),
+    "mini-gsm8k": TaskEntry("Solve a synthetic word problem; the final number counts.", 500, _MINI),
+    "mini-math": TaskEntry("Solve an equation, a sum or a fraction; an equal value counts.", 500, _MINI),
+    "mini-humaneval": TaskEntry("Complete a tiny Python function; hidden tests are run.", 500, _MINI),
+    "mini-mbpp": TaskEntry("Write a tiny Python function; hidden tests are run.", 500, _MINI),
+    "mini-mmlu": TaskEntry("Choose one of four answers about an invented world.", 500, _MINI),
+    "mini-hellaswag": TaskEntry("Choose the next event of a short script.", 500, _MINI),
+    "mini-winogrande": TaskEntry("Choose the thing that a pronoun means.", 500, _MINI),
+}
+
+EXPERIMENTS: dict[str, str] = {
+    "headline": "The main table: accuracy and steps of every method on every task.",
+    "single-signal": "LESS with one of its signals alone.",
+    "drop-one": "LESS without one of its signals.",
+    "policy": "LESS with other policies: the first position, the run from the first mask, all.",
+    "cache": "Block caches under four samplers: the time they save and the accuracy they cost.",
+    "budget": "Accuracy and steps as the step budget grows from L/4 to 2L.",
+    "selection": "The likeliest token at every committed position against a drawn one.",
+    "fallback": "How often no position passes the rule, so that the fallback chooses.",
+    "flip-rate": "How often the most likely token of a mask changes from step to step.",
+    "flops": "Floating-point operations per sample.",
+    "wallclock": "Seconds per sample, each decoded alone.",
+    "qualitative": "The same prompts under the paper's four methods, side by side.",
+    "calibrate": "The cheapest thresholds of LESS within a loss of accuracy, written as a preset.",
+    "pareto": "Accuracy against steps over a grid of the thresholds c and d.",
+    "leave-one-out": "Thresholds chosen on all other models and tasks, tested on the one left out.",
+    "frontier": "All samplers, as their authors set them and tuned: accuracy against forwards.",
+}

@@ -1,0 +1,96 @@
+"""The names of `import unmask`. The package imports this module with the first of them that is used."""
+
+from unmask.decoding.append_cache import AppendCache
+from unmask.decoding.cache import BlockCache
+from unmask.decoding.canvas import Canvas, blank
+from unmask.decoding.draw import RowNoise, Selection
+from unmask.decoding.guidance import Guided
+from unmask.decoding.loop import denoise
+from unmask.decoding.options import Options
+from unmask.decoding.plan import plan
+from unmask.decoding.result import Result, decode
+from unmask.fast.compile import compile
+from unmask.models import load
+from unmask.samplers import (
+    KLASS,
+    LESS,
+    PC,
+    SAMPLERS,
+    WINO,
+    Base,
+    Credit,
+    Dawn,
+    Editing,
+    EndLast,
+    EntropyBound,
+    EntropyThreshold,
+    Factor,
+    FirstMask,
+    Hierarchy,
+    LESSReleased,
+    LocalLeap,
+    Prophet,
+    QuotaThreshold,
+    Saber,
+    Spaced,
+    Speculative,
+    Threshold,
+    TokenFrequency,
+    make_sampler,
+)
+from unmask.text.config import GenerationConfig
+from unmask.text.gaps import Gap, escape_gaps
+from unmask.text.generate import Generation, generate
+from unmask.text.infill import Infilling, infill
+from unmask.text.stream import Chunk, stream
+
+__all__ = [
+    "KLASS",
+    "LESS",
+    "PC",
+    "SAMPLERS",
+    "WINO",
+    "AppendCache",
+    "Base",
+    "BlockCache",
+    "Canvas",
+    "Chunk",
+    "Credit",
+    "Dawn",
+    "Editing",
+    "EndLast",
+    "EntropyBound",
+    "EntropyThreshold",
+    "Factor",
+    "FirstMask",
+    "Gap",
+    "Generation",
+    "GenerationConfig",
+    "Guided",
+    "Hierarchy",
+    "Infilling",
+    "LESSReleased",
+    "LocalLeap",
+    "Options",
+    "Prophet",
+    "QuotaThreshold",
+    "Result",
+    "RowNoise",
+    "Saber",
+    "Selection",
+    "Spaced",
+    "Speculative",
+    "Threshold",
+    "TokenFrequency",
+    "blank",
+    "compile",
+    "decode",
+    "denoise",
+    "escape_gaps",
+    "generate",
+    "infill",
+    "load",
+    "make_sampler",
+    "plan",
+    "stream",
+]

@@ -1,0 +1,44 @@
+"""Words about a sampler: its group, a sentence, when to use it, and a line on every field."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from unmask.catalog import PRESETS
+from unmask.describe import field_lines, sentence, usage
+from unmask.samplers import GROUPS
+from unmask.samplers.wrapper import inner, layers, settings
+from unmask.types import Sampler
+
+OTHERS = "others"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class About:
+    """Words about a sampler, from the docstrings of its classes and the sentence of its preset.
+
+    Attributes:
+        group: The group of presets that it belongs to; "others" for a sampler of your own.
+        summary: What it does, a sentence.
+        use: When to use it; "" if its class does not say so.
+        fields: A line on every field that can be set, by name; "" if its class does not explain it.
+    """
+
+    group: str
+    summary: str
+    use: str
+    fields: dict[str, str]
+
+
+def about(name: str, sampler: Sampler) -> About:
+    """Return the words about the sampler of this name, which may have other fields than its preset."""
+    lines: dict[str, str] = {}
+    for layer in reversed(list(layers(sampler))):  # an outer sampler explains its own fields
+        lines |= field_lines(type(layer))
+    kind = type(inner(sampler))
+    return About(
+        group=next((title for title, group in GROUPS.items() if name in group), OTHERS),
+        summary=PRESETS.get(name) or sentence(kind),
+        use=usage(kind),
+        fields={field: lines.get(field, "") for field in settings(sampler)},
+    )
