@@ -1,4 +1,4 @@
-"""Every recorded trajectory of the block families: the sequence of a row after each step, with and without a cache."""
+"""Every recorded trajectory of the block families: each row after each step, with and without a cache."""
 
 from __future__ import annotations
 

@@ -22,7 +22,8 @@ class Options:
 
     Attributes:
         selection: The rule that chooses a token at each position.
-        schedule: The fixed schedule that sets the quota, "linear", "dream", "block" or "remaining"; None: the model family's own.
+        schedule: The fixed schedule that sets the quota, "linear", "dream", "block" or "remaining"; None: the
+            model family's own.
         banned_ids: Tokens never written; None: the mask token.
         min_new_tokens: No end token before this many generated columns, >= 0.
         stop_at_eos: A row is done when no mask is left of its first end token.

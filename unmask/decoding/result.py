@@ -28,13 +28,14 @@ class Result(Counts[Tensor]):
     Attributes:
         tokens: [B, N]; masks behind the end of a text are end tokens.
         start: The first generated column.
+        lead: [B] prompt tokens from `start` on; None: none.
         finish: Why each row ended: "eos", "stop" or "length".
         evaluations: Forward passes of the whole batch.
     """
 
     tokens: Tensor
     start: int
-    lead: Tensor | None = None  # [B] prompt tokens from `start` on
+    lead: Tensor | None = None
     finish: tuple[Finish, ...]
     evaluations: int
 
