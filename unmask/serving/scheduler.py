@@ -147,7 +147,7 @@ class Decided(NamedTuple):
     requests: Sequence[RunningRequest]
     prediction: Prediction
     decision: Decision  # on the device
-    packed: Tensor  # [rows, parts * W + 3]: columns, flags of the row
+    packed: Tensor  # [rows, parts * W + 4]: columns, flags of the row
     logits: Tensor | None  # [rows, W, V], if anybody watches
 
 
@@ -214,10 +214,11 @@ def _join_written(rows: Sequence[RunningRequest], device: torch.device) -> Writt
 
 
 def _pack(outcome: Outcome) -> Tensor:
-    """Pack a decision for one transfer: [rows, parts * W + 3]."""
+    """Pack a decision for one transfer: [rows, parts * W + 4]."""
     decision = outcome.decision
     parts = [decision.commit, decision.eligible, decision.tokens, decision.revoke, decision.rewrite]
-    flags = torch.stack([decision.forced, outcome.changed, outcome.broken], dim=-1)
+    goes_on = torch.zeros_like(decision.forced) if decision.open is None else decision.open
+    flags = torch.stack([decision.forced, outcome.changed, outcome.broken, goes_on], dim=-1)
     return torch.cat([part.long() for part in (*parts, flags) if part is not None], dim=-1)
 
 
@@ -236,11 +237,12 @@ def read_outcomes(decided: Sequence[Decided]) -> list[list[Outcome]]:
 
 def _outcome(decision: Decision, packed: Tensor, row: int) -> Outcome:
     """Return the outcome of one row, on the CPU but for what its sampler carries."""
-    commit, eligible, tokens, *changes = packed[:-3].view(-1, 1, decision.commit.shape[1])
+    commit, eligible, tokens, *changes = packed[:-4].view(-1, 1, decision.commit.shape[1])
     revoke, rewrite = (
         None if whole is None else changes.pop(0).bool() for whole in (decision.revoke, decision.rewrite)
     )
     carry = None if decision.carry is None else decision.carry[row : row + 1]
-    forced, changed, broken = packed[-3:].bool().view(3, 1)
-    own = Decision(commit.bool(), eligible.bool(), forced, carry, tokens, revoke=revoke, rewrite=rewrite)
+    forced, changed, broken, goes_on = packed[-4:].bool().view(4, 1)
+    own = Decision(commit.bool(), eligible.bool(), forced, carry, tokens)
+    own = replace(own, revoke=revoke, rewrite=rewrite, open=None if decision.open is None else goes_on)
     return Outcome(own, changed, broken)

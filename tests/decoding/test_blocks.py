@@ -1,0 +1,162 @@
+"""Models that attend block by block: the layout, the exact cache, and rows of unequal prompts."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from functools import lru_cache
+from zlib import crc32
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests import toy  # noqa: F401 sets up hypothesis
+from tests.raises import raises_field
+from unmask import SAMPLERS, GenerationConfig, Options, blank, decode, generate, make_sampler, plan
+from unmask.bench.every_sampler import kinds
+from unmask.decoding.append_cache import AppendCache
+from unmask.decoding.canvas import lay_out
+from unmask.models import random_model
+from unmask.models.trunk import Trunk
+from unmask.serving import Engine
+from unmask.types import BlockGrid
+
+SIZES = {
+    "vocab_size": 40,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "intermediate_size": 48,
+    "mask_token_id": 39,
+    "eos_token_id": 38,
+    "pad_token_id": 38,
+}
+CONFIGS = {
+    "sdar": {"model_type": "sdar", "architectures": ["SDARForCausalLM"], "block_size": 4},
+    "bd3lm": {"model_type": "a2d-qwen3", "architectures": ["A2DQwen3LMHeadModel"], "block_size": 4},
+    "fast-dllm": {
+        "model_type": "Fast_dLLM_Qwen",
+        "architectures": ["Fast_dLLM_QwenForCausalLM"],
+        "bd_size": 8,
+    },
+}
+FAMILIES = list(CONFIGS)
+
+
+@lru_cache
+def model(family: str) -> Trunk:
+    torch.manual_seed(FAMILIES.index(family))
+    made = random_model({**SIZES, **CONFIGS[family]}, dtype=torch.float32)
+    with torch.no_grad():  # confident enough for samplers to commit several tokens at a time
+        made.embed.weight.mul_(2)
+        for parameter in made.parameters():
+            if parameter.ndim > 1:
+                parameter.mul_(1.5)
+    return made
+
+
+def prompts(seed: int, rows: int) -> list[list[int]]:
+    dice = random.Random(seed)
+    return [[dice.randrange(38) for _ in range(dice.randrange(1, 14))] for _ in range(rows)]
+
+
+@given(
+    sizes=st.lists(st.integers(1, 30), min_size=1, max_size=5),
+    length=st.integers(1, 20),
+    block=st.integers(1, 8),
+    origin=st.sampled_from(["row", "canvas"]),
+)
+def test_every_row_generates_in_the_same_blocks_and_has_room_for_its_text(sizes, length, block, origin):
+    layout = lay_out(sizes, length, BlockGrid(length=block, origin=origin))
+    assert layout.start % block == layout.columns % block == 0
+    for size, padding, lead, masks in zip(sizes, layout.padding, layout.lead, layout.masks, strict=True):
+        assert padding + size == layout.start + lead
+        assert 0 <= lead < block
+        assert masks >= length
+        assert (lead + masks) % block == 0
+        if origin == "row":
+            assert padding % block == 0
+
+
+def test_an_end_token_of_the_prompt_ends_no_text():
+    canvas = blank([[1, 2, 3, 38]], 4, mask_id=39, pad_id=38, grid=BlockGrid(length=8))
+    assert canvas.starts == [4]
+    assert not canvas.finished((38,)).any()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("name", kinds())
+def test_the_cache_is_exact_and_a_batch_equals_its_rows(family, name):
+    seed = crc32(f"{family} {name}".encode())
+    rows, sampler, own = prompts(seed, 3), make_sampler(name), model(family)
+    config = GenerationConfig(max_new_tokens=11, temperature=(0.0, 0.7)[seed % 2], seed=seed)
+    batch = generate(own, rows, sampler, config)
+    assert generate(own, rows, sampler, replace(config, cache="none")) == batch
+    assert [generate(own, [row], sampler, config)[0] for row in rows] == batch
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_finished_block_is_never_run_again(family):
+    own, ran = model(family), []
+
+    class Watched(AppendCache):
+        def ran(self, columns):
+            ran.append(columns)
+            super().ran(columns)
+
+    grid = own.info.grid
+    canvas = blank([[1] * 9], 15, mask_id=39, pad_id=38, grid=grid)
+    columns = canvas.tokens.shape[1] - canvas.start
+    blocks = plan(canvas.start, columns, steps=columns, block_length=grid.length)
+    decode(own, canvas, SAMPLERS["base"], blocks, Options(stop_at_eos=False), cache=Watched(grid.length))
+    shifted = own.predicting(slice(1, 2)).start == 0
+    assert all(part.stop - part.start <= 2 * grid.length for part in ran[1:])
+    alone = [part for part in ran if part.stop - part.start <= grid.length + shifted]
+    assert len(alone) == len(ran) - len(blocks.blocks)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_long_bound_costs_no_forwards(family):
+    own = model(family)
+    short, long = (
+        generate(own, [[5, 6, 7]], SAMPLERS["first-mask"], GenerationConfig(max_new_tokens=bound, seed=1))[0]
+        for bound in (40, 400)
+    )
+    assert long.token_ids[: len(short.token_ids)] == short.token_ids
+    if short.finish == "eos":
+        assert long == short
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("name", ["first-mask", "less", "klass", "llada2.1", "saber"])
+def test_the_server_gives_every_request_what_it_gets_alone(family, name):
+    own, rows = model(family), prompts(7, 5)
+    engine = Engine(own, exact=False)
+    engine.start()
+    try:
+        configs = [GenerationConfig(max_new_tokens=5 + 3 * row, temperature=0.0) for row in range(len(rows))]
+        jobs = [
+            engine.submit(row, make_sampler(name), config) for row, config in zip(rows, configs, strict=True)
+        ]
+        answers = [job.result(timeout=60) for job in jobs]
+    finally:
+        engine.close()
+    alone = [
+        generate(own, [row], make_sampler(name), config)[0] for row, config in zip(rows, configs, strict=True)
+    ]
+    assert [answer.token_ids for answer in answers] == [answer.token_ids for answer in alone]
+    assert [answer.forwards for answer in answers] == [answer.forwards for answer in alone]
+
+
+def test_blocks_and_caches_that_do_not_fit_are_refused():
+    own, rows = model("sdar"), [[1, 2]]
+    with raises_field("block_length"):
+        generate(own, rows, SAMPLERS["less"], GenerationConfig(max_new_tokens=8, block_length=3))
+    with raises_field("cache"):
+        generate(own, rows, SAMPLERS["less"], GenerationConfig(max_new_tokens=8, cache="dual"))
+    with raises_field("cache"):
+        generate(own, rows, SAMPLERS["klass"], GenerationConfig(max_new_tokens=8, cache="append"))
