@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from tests.raises import raises_field
+from unmask.bench.step import SHAPES
 from unmask.fast.compile import compile
 from unmask.models import build, load, random_checkpoint, random_model, save
 from unmask.models.checkpoint.quantize import Int8Linear
@@ -32,7 +33,7 @@ NAMES = (
     "sdar_tiny",
 )
 MIXTURES = ("llada2_tiny", "llada_moe_mixed_tiny", "sdar_moe_tiny")
-# published values (weights were never loaded): DiffuCoder-7B, Dream-Coder-7B, LLaDA2.1-mini, SDAR-4B, RND1
+# published or derived values, as docs/models.md says of each family
 DREAM_LIKE = {
     "model_type": "Dream",
     "hidden_act": "silu",
@@ -52,21 +53,6 @@ DREAM_LIKE = {
     "use_mrope": False,
     "use_sliding_window": False,
     "vocab_size": 152064,
-}
-LLADA_8B = {
-    "model_type": "llada",
-    "architectures": ["LLaDAModelLM"],
-    "d_model": 4096,
-    "n_heads": 32,
-    "n_kv_heads": 32,
-    "n_layers": 32,
-    "mlp_hidden_size": 12288,
-    "vocab_size": 126464,
-    "embedding_size": 126464,
-    "block_type": "llama",
-    "rope_theta": 500000.0,
-    "mask_token_id": 126336,
-    "eos_token_id": 126081,
 }
 SDAR_4B = {
     "model_type": "sdar",
@@ -141,7 +127,7 @@ LLADA2_MINI = json.loads((FOLDER / "llada2_tiny" / "config.json").read_text()) |
 BILLIONS = {  # published config -> weights
     "DiffuCoder-7B": (DREAM_LIKE | {"max_position_embeddings": 131072, "bos_token_id": 151643}, 7.6),
     "Dream-Coder-7B": (DREAM_LIKE | {"max_position_embeddings": 32768, "bos_token_id": 151665}, 7.6),
-    "dLLM-Var-8B": (LLADA_8B, 8.0),
+    "dLLM-Var-8B": (SHAPES["published"]["llada"], 8.0),
     "SDAR-4B": (SDAR_4B, 4.4),
     "Qwen3-0.6B-diffusion": (QWEN3_06B, 0.6),
     "RND1-Base": (RND1, 30.5),
@@ -377,6 +363,31 @@ def test_open_dcoder_must_be_asked_for(tmp_path: Path) -> None:
     shutil.rmtree(folder)
     info = load(copied("fast_dllm_v2_tiny", tmp_path, {"model_type": "open-dcoder"}), device="cpu").info
     assert (info.schedule, info.grid) == ("dream", None)
+
+
+def test_rnd1_is_sdar_moe_with_full_attention_and_a_shift(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shifted = load(copied("sdar_moe_tiny", tmp_path, {"model_type": "rnd1"}), device="cpu")
+    plain = tiny("families/sdar_moe_tiny")
+    monkeypatch.setattr(plain, "info", replace(plain.info, grid=None))
+    tokens = torch.randint(300, (2, 9))
+    assert shifted.info.grid is None
+    torch.testing.assert_close(forward(shifted, tokens)[:, 1:], forward(plain, tokens)[:, :-1])
+
+
+@pytest.mark.parametrize(
+    ("name", "other"), [("fast_dllm_v2_tiny", "a2d-qwen2"), ("llada_moe_mixed_tiny", None)]
+)
+def test_positions_that_count_padding_give_the_same_logits(
+    tmp_path: Path, name: str, other: str | None
+) -> None:
+    """Rotations are relative: only the distance of two columns counts."""
+    model = load(copied(name, tmp_path, {"model_type": other} if other else {}), device="cpu")
+    tokens, attend = left_pad([torch.arange(9), torch.arange(4)], model.info.pad_id)
+    moved = torch.cat([tokens[:, :1], tokens], dim=1), torch.cat([attend[:, :1] & False, attend], dim=1)
+    logits, later = forward(model, tokens, attend), forward(model, *moved)[:, 1:]
+    torch.testing.assert_close(logits[attend], later[attend], atol=TOLERANCE, rtol=0.0)
 
 
 def test_a_saved_model_is_the_loaded_one(family: Trunk, tmp_path: Path) -> None:
