@@ -9,6 +9,7 @@ import pytest
 import torch
 
 GOLDENS = Path(__file__).parent / "goldens"
+OWN_SETS = [GOLDENS, GOLDENS / "frontier", GOLDENS / "families"]
 if not torch.cuda.is_available():  # then Triton interprets its kernels, if it is told so before its import
     os.environ["TRITON_INTERPRET"] = "1"
 
@@ -33,7 +34,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def golden_folders(config: pytest.Config) -> list[Path]:
     """The golden sets that the conformance tests replay."""
-    return [Path(folder) for folder in config.getoption("--goldens") or [GOLDENS, GOLDENS / "frontier"]]
+    return [Path(folder) for folder in config.getoption("--goldens") or OWN_SETS]
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -23,7 +23,7 @@ from unmask.decoding.cache import BlockCache
 from unmask.fast import kernels
 from unmask.models.layers import Rope, Store
 from unmask.models.trunk import Sum, Trunk
-from unmask.types import Cache
+from unmask.types import BlockGrid, Cache
 
 WARMUPS = 3  # runs before a capture, in which libraries choose kernels and allocate workspaces
 # layers launched before the host knows whether they are needed, by the most columns of all rows: beyond 4,096
@@ -41,6 +41,7 @@ class GraphKey(NamedTuple):
     running: int  # columns that run
     padded: bool  # has an `attend`
     cached: bool
+    grid: BlockGrid | None  # the mask is captured too
 
 
 class Pending:
@@ -103,7 +104,7 @@ class GraphRunner:
         running = slice(0, width) if whole else columns
         index = self._index(running, tokens.device)
         real = self._attend(attend, tokens, width)
-        key = GraphKey(rows, width, len(index), real is not None, cache is not None)
+        key = GraphKey(rows, width, len(index), real is not None, cache is not None, self.model.info.grid)
         # without padding, rotations depend on the columns alone
         inputs = (tokens, index, *(self._rope(tokens, running) if real is None else (real,)))
         self._open = None  # a forward that was begun before may lose its inputs

@@ -1,7 +1,7 @@
 """Mixtures of experts: three routers, stacked weights, and one function that runs the chosen experts.
 
-Experts are stacked, [E, 2h, d] and [E, d, h], so that a GPU runs all of them as two grouped products. Elsewhere
-a loop over the experts computes the same.
+Experts are stacked, [E, 2h, d] and [E, d, h], so that a GPU runs all of them as two grouped products.
+Elsewhere a loop over the experts computes the same.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class Mixture(nn.Module):
         mixed: Tensor = self.experts(tokens, self.router(tokens)).view(x.shape)
         if self.shared is None:
             return mixed
-        common = self.shared(x)
+        common: Tensor = self.shared(x)
         return mixed + (common.sum(0) if common.dim() > x.dim() else common)  # it may come in unsummed parts
 
 
@@ -151,7 +151,7 @@ def grouped_product(x: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
     return product
 
 
-@torch.compiler.disable
+@torch.compiler.disable  # type: ignore[untyped-decorator, unused-ignore]
 def looped_product(x: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
     """Compute `grouped_product` expert by expert; it waits for the device."""
     parts = x.tensor_split(ends[:-1].long().cpu())

@@ -36,7 +36,7 @@ class RMSNorm(nn.Module):
 
 
 def rotary(positions: Tensor, rotated: int, theta: float) -> Rope:
-    """Return the cosine and sine of every position's rotation, in float32; `rotated` columns of a head turn."""
+    """Return the cosine and sine of every position's rotation in float32, for `rotated` columns of a head."""
     exponent = torch.arange(0, rotated, 2, device=positions.device, dtype=torch.float32) / rotated
     angle = positions[:, None, :, None].float() * (1.0 / theta**exponent)
     return angle.cos(), angle.sin()

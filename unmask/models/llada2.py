@@ -9,11 +9,10 @@ from typing import ClassVar
 from unmask.errors import FieldError
 from unmask.models.checkpoint.config import (
     CONFIG,
+    count,
     expert_count,
-    integer,
     known_routing,
     model_info,
-    number,
     positive,
     require,
     rope_theta,
@@ -91,7 +90,7 @@ class LLaDA2(Trunk):
         heads = size(config, "num_attention_heads")
         layers = size(config, "num_hidden_layers")
         head_size = size(config, "head_dim", default=width // heads)
-        factor = number(config, "partial_rotary_factor", default=0.5)
+        factor = positive(config, "partial_rotary_factor", default=0.5)
         return Shape(
             vocab_size=size(config, "vocab_size"),
             size=width,
@@ -128,8 +127,8 @@ def experts_of(config: Mapping[str, object], layers: int) -> ExpertShape:
         experts=experts,
         chosen=chosen,
         size=moe_size,
-        shared_size=moe_size * integer(config, "num_shared_experts", default=0),
-        dense=range(min(integer(config, "first_k_dense_replace", default=0), layers)),
+        shared_size=moe_size * count(config, "num_shared_experts"),
+        dense=range(min(count(config, "first_k_dense_replace"), layers)),
         bias=True,
         groups=groups,
         kept_groups=kept,

@@ -140,7 +140,7 @@ class ShiftedQwen(Qwen):
 
 
 class A2DQwen3(Qwen):
-    """A2D (dllm's Tiny-A2D): attention without a mask, or in blocks if the config has a block_size (BD3LM)."""
+    """A2D (dllm's Tiny-A2D): full attention, or in blocks if the config has a block_size (BD3LM)."""
 
     longest: ClassVar[int] = 40960
 

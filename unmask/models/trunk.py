@@ -83,7 +83,7 @@ class Shape:
         return self.size * (matrices * self.vocab_size + layers)
 
     def mlp_width(self, *, active: bool) -> int:
-        """Add up the hidden widths of all feed-forward layers; `active`: of the experts that a token takes."""
+        """Add up the hidden widths of all MLPs and experts; `active`: of those that a token takes."""
         if self.experts is None:
             return self.layers * self.mlp_size
         dense = len(self.experts.dense)
@@ -329,7 +329,7 @@ class Trunk(nn.Module):
         return logits
 
     def needs(self, key: str) -> bool:
-        """Return whether a published tensor is needed: stored rotations and the spare head of a tie are not."""
+        """Return whether a published tensor is needed; stored rotations and the head of a tie are not."""
         spare = self.head is None and _translate(key, self.names) == "head.weight"
         return not spare and not key.endswith("rotary_emb.inv_freq")
 

@@ -9,6 +9,7 @@ from math import inf
 from pathlib import Path
 
 from unmask.errors import FieldError
+from unmask.models.checkpoint import implied
 from unmask.models.checkpoint.files import read_object
 from unmask.types import ModelInfo, ScheduleName
 
@@ -21,7 +22,7 @@ WITHOUT_EFFECT = {"output_router_logits", "router_aux_loss_coef", "moe_backend"}
 
 
 def read_config(folder: Path) -> dict[str, object]:
-    """Read config.json of a checkpoint folder; take missing ids from generation_config.json."""
+    """Read config.json of a checkpoint folder; take missing facts from its other files and its name."""
     config: dict[str, object] = read_object(folder / CONFIG)
     if not config:
         raise ValueError(f"{folder} has no config.json; is it a checkpoint folder?")
@@ -30,6 +31,10 @@ def read_config(folder: Path) -> dict[str, object]:
             config[name] = list(dict.fromkeys((*token_ids(config, name), *token_ids({name: value}, name))))
         elif name in ("mask_token_id", "pad_token_id") and config.get(name) is None:
             config[name] = value
+    if config.get("mask_token_id") is None and (mask := implied.mask_id(folder)) is not None:
+        config["mask_token_id"] = mask
+    if config.get("block_size") is None and (length := implied.block_size(folder, config)) is not None:
+        config["block_size"] = length
     return config
 
 
@@ -60,6 +65,14 @@ def size(config: Config, name: str, *, default: int | None = None) -> int:
     value = integer(config, name, default=default)
     if not 1 <= value <= LARGEST:
         raise FieldError(name, value, f"must be a whole number from 1 to {LARGEST}", where=CONFIG)
+    return value
+
+
+def count(config: Config, name: str) -> int:
+    """Return an integer field that must be at least 0, or 0 if it is absent or null."""
+    value = integer(config, name, default=0)
+    if not 0 <= value <= LARGEST:
+        raise FieldError(name, value, f"must be a whole number from 0 to {LARGEST}", where=CONFIG)
     return value
 
 
@@ -160,9 +173,16 @@ def model_info(
 ) -> ModelInfo:
     """Build the ModelInfo of a checkpoint; the special ids come from its config."""
     eos_ids = token_ids(config, "eos_token_id")
+    mask_id = config.get("mask_token_id")
+    if mask_id is None:
+        problem = "must be in config.json, generation_config.json or the tokenizer's files"
+        raise FieldError("mask_token_id", None, problem, "add it to config.json", CONFIG)
+    if isinstance(mask_id, bool) or not isinstance(mask_id, int) or not 0 <= mask_id < vocab_size:
+        problem = f"must be a token id from 0 to {vocab_size - 1}"
+        raise FieldError("mask_token_id", mask_id, problem, where=CONFIG)
     return ModelInfo(
         vocab_size=vocab_size,
-        mask_id=integer(config, "mask_token_id"),
+        mask_id=mask_id,
         eos_ids=eos_ids,
         pad_id=integer(config, "pad_token_id", default=eos_ids[0] if eos_ids else 0),
         max_length=max_length,

@@ -48,7 +48,7 @@ MODEL_TYPES = {
 ARCHITECTURES = {"LLaDAMoEModelLM": "unmask.models.llada_moe:LLaDAMoE"}
 OTHER = "unmask.models.hf wraps any Hugging Face masked LM"
 REMEDIES = {  # model_type -> what to do
-    "qwen2": "if it was trained to fill masks, as Open-dCoder was, write open-dcoder in its place; most are not",
+    "qwen2": "most fill no masks; for one that does, as Open-dCoder, write open-dcoder in its place",
     "diffusion_gemma": "it has no mask token; transformers itself decodes it",
 }
 FLOATS = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
@@ -124,7 +124,7 @@ def model_class(config: Mapping[str, object]) -> Family:
         place = MODEL_TYPES.get(kind.lower())
     if place is None:
         problem = f"must be one of {', '.join(sorted(MODEL_TYPES))}"
-        raise FieldError("model_type", kind, problem, REMEDIES.get(kind, OTHER), "config.json")
+        raise FieldError("model_type", kind, problem, REMEDIES.get(str(kind), OTHER), "config.json")
     module, _, name = place.partition(":")
     family: Family = getattr(importlib.import_module(module), name)
     return family

@@ -12,6 +12,7 @@ import tokenizers
 
 from unmask.errors import FieldError
 from unmask.models.checkpoint.files import CheckpointFiles
+from unmask.models.checkpoint.implied import MASKS
 from unmask.models.text.chat import ChatTemplate, Message, chat_template, checked_messages, probe
 from unmask.models.text.vocabulary import build_backend, check_fits, is_id
 
@@ -198,7 +199,8 @@ def _special_ids(files: CheckpointFiles, backend: tokenizers.Tokenizer, turn_end
     def first(ids: list[int]) -> int | None:
         return ids[0] if ids else None
 
-    mask = first(candidates("mask"))
+    spelled = (backend.token_to_id(text) for text in MASKS)
+    mask = first([*candidates("mask"), *(token for token in spelled if token is not None)])
     if mask is None:
         raise ValueError(
             f"{files.folder} names no mask token (mask_token_id in config.json or mask_token in "
