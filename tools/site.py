@@ -15,6 +15,7 @@ from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parents[1]
 LINK = re.compile(r'(\]\(|(?:src|href)=")([^)#":\s]+)')
+UNTITLED = "    options: {show_root_heading: false, show_root_toc_entry: false}\n"  # the page has the title
 API = {  # the pages of the reference: package, and the modules whose names it shows
     "unmask": ["unmask"],
     "types": ["unmask.types", "unmask.errors"],
@@ -38,9 +39,9 @@ API = {  # the pages of the reference: package, and the modules whose names it s
 def on_files(files: Files, *, config: Any) -> Files:
     """Add the pages of the reference, and all files outside docs/ that pages link to."""
     for name, modules in API.items():
-        text = "\n\n".join(f"::: {module}" for module in modules)
         title = name if name == "unmask" else f"unmask.{name}"
-        files.append(File.generated(config, f"api/{name}.md", content=f"# {title}\n\n{text}\n"))
+        parts = [f"::: {module}\n" + UNTITLED * (module == title) for module in modules]
+        files.append(File.generated(config, f"api/{name}.md", content="\n".join([f"# {title}\n", *parts])))
     for page in list(files.documentation_pages()):
         _add_targets(page, files, config)
     return files
