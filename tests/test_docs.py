@@ -196,6 +196,12 @@ def test_broken_links_are_found(tmp_path):
     assert list(broken_links(page)) == ["#none", "none.md", "page.md#a-b-"]
 
 
+@pytest.mark.parametrize("page", LINKED, ids=lambda page: str(page.relative_to(ROOT)))
+def test_blocks_inside_a_list_are_indented_enough_for_the_site(page):
+    text = re.sub(r"^ *```.*?^ *```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    assert re.findall(r"\n\n( {1,3}\S.*)", text) == []
+
+
 def test_the_site_builds_without_a_warning_and_asks_no_other_host(tmp_path):
     pytest.importorskip("mkdocs")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)]
