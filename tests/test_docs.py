@@ -27,6 +27,7 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").r
 LINKED = [*PAGES, ROOT / "benchmarks" / "README.md", *sorted((ROOT / "unmask" / "mini").rglob("*.md"))]
 FRAGMENT = "<!-- fragment -->"
 BLOCK = re.compile(r"(?P<before>[^\n]*)\n+(?P<indent> *)```python\n(?P<code>.*?)\n(?P=indent)```", re.DOTALL)
+OUTPUT = re.compile(r"\n+```\n(.*?)```", re.DOTALL)
 SHELL = re.compile(r"^(?P<indent> *)```bash\n(?P<code>.*?)\n(?P=indent)```", re.DOTALL | re.MULTILINE)
 FENCED = re.compile(r"^ *```.*?^ *```|`[^`\n]+`", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r'(?:\]\(|(?:src|href)=")([^)"\s]+)')
@@ -36,10 +37,12 @@ in_a_clone = pytest.mark.skipif(
 HUB_IDS = {r"[\w-]+/LLaDA-[\w.-]+": "llada_tiny", r"Dream-org/[\w.-]+": "dream_tiny"}
 
 
-def programs(page: str) -> list[str]:
-    """The python blocks of a page that are not marked as fragments."""
-    found = BLOCK.finditer("\n" + page)
-    return [dedent(block["code"]) for block in found if block["before"].strip() != FRAGMENT]
+def programs(page: str) -> dict[str, str | None]:
+    """The python blocks of a page that are not marked as fragments, each with the output shown after it."""
+    page = "\n" + page
+    found = [block for block in BLOCK.finditer(page) if block["before"].strip() != FRAGMENT]
+    outputs = [OUTPUT.match(page, block.end()) for block in found]
+    return {dedent(block["code"]): output and output[1] for block, output in zip(found, outputs, strict=True)}
 
 
 def shortened(code: str, folders: dict[str, Path]) -> str:
@@ -51,9 +54,9 @@ def shortened(code: str, folders: dict[str, Path]) -> str:
 
 def documented() -> list:
     return [
-        pytest.param(code, id=f"{page.name}-{number}")
+        pytest.param(code, output, id=f"{page.name}-{number}")
         for page in PAGES
-        for number, code in enumerate(programs(page.read_text(encoding="utf-8")), 1)
+        for number, (code, output) in enumerate(programs(page.read_text(encoding="utf-8")).items(), 1)
     ]
 
 
@@ -64,8 +67,8 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {pattern: write_checkpoint(place / name, name) for pattern, name in HUB_IDS.items()}
 
 
-@pytest.mark.parametrize("code", documented())
-def test_a_documented_program_runs(code, folders):
+@pytest.mark.parametrize(("code", "output"), documented())
+def test_a_documented_program_runs_and_prints_the_output_shown(code, output, folders):
     done = subprocess.run(
         [sys.executable, "-c", shortened(code, folders)],
         cwd=ROOT,
@@ -74,6 +77,7 @@ def test_a_documented_program_runs(code, folders):
         check=False,
     )
     assert done.returncode == 0, done.stderr
+    assert output in (None, done.stdout)
 
 
 def test_fragments_are_left_out_and_programs_found():
@@ -86,6 +90,10 @@ text
 b
 
 b
+```
+
+```
+output
 ```
 {FRAGMENT}
 ```python
@@ -101,7 +109,7 @@ c
    e
    ```
 """
-    assert programs(page) == ["a", "b\n\nb", "if d:\n    d"]
+    assert programs(page) == {"a": None, "b\n\nb": "output\n", "if d:\n    d": None}
 
 
 def test_hub_ids_and_lengths_are_replaced(folders):
