@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
 from time import perf_counter
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,7 +20,7 @@ from unmask.cli.options import (
     read_text,
 )
 from unmask.cli.output import print_cost, print_json, print_text
-from unmask.cli.runs import Setup, compile_now, load_model, watching
+from unmask.cli.runs import Setup, compile_now, load_model, token_bar, watched, watching
 
 if TYPE_CHECKING:
     from unmask.text.generate import Generation, Prepared
@@ -101,11 +102,19 @@ def decode(setup: Setup, batch: Prepared, output: OutputOptions) -> list[Generat
 
 
 def print_stream(setup: Setup, batch: Prepared, output: OutputOptions) -> Generation:
-    """Print the answer of a batch of one while it grows, and return it."""
+    """Print the answer of a batch of one while it grows, and return it; a bar shows until it begins."""
     from unmask.text.stream import chunks
 
-    with watching(setup, batch, output, bar=False) as steps:
-        for chunk in chunks(batch, steps, None):
-            print_text(chunk.text, end="" if chunk.generation is None else "\n")
+    begun = False
+    with watching(setup, batch, output, bar=False) as steps, ExitStack() as waiting:
+        watch = waiting.enter_context(token_bar(batch.canvas, patience=0))
+        try:
+            for chunk in chunks(batch, watched(steps, [watch]), None):
+                waiting.close()
+                print_text(chunk.text, end="" if chunk.generation is None else "\n")
+                begun = True
+        except KeyboardInterrupt:
+            print_text("", end="\n" if begun else "")
+            raise
     assert chunk.generation is not None
     return chunk.generation
