@@ -8,6 +8,7 @@ import pytest
 
 from unmask import GenerationConfig, generate, infill, make_sampler
 from unmask.cli.compare import NAMES
+from unmask.cli.picture import END
 from unmask.cli.printable import printable
 from unmask.trace import read_trace, replay
 
@@ -173,6 +174,32 @@ def test_trace_sums_up_and_writes_a_page(call, llada, tmp_path):
     assert "patience=2" in result.stdout
     assert "row 1: " in result.stdout
     assert page.read_text(encoding="utf-8").startswith("<!doctype html>")
+
+
+def test_trace_says_where_two_runs_part(call, tmp_path):
+    files = {name: tmp_path / f"{name}.jsonl" for name in ("base", "less-persistence-only")}
+    for name, file in files.items():
+        call("generate", "Simplify 6/8.", "-n", 32, "-s", name, "--trace", file)
+    traces = [read_trace(file) for file in files.values()]
+    start = traces[0].header.start
+    texts = [[trace.texts[str(token)] for token in replay(trace)[0][start:]] for trace in traces]
+    place = next(index for index in range(32) if texts[0][index] != texts[1][index])
+    result = call("trace", *files.values())
+    [parting] = [line for line in result.stdout.splitlines() if "they part" in line]
+    assert f"position {place + 1}: base wrote {texts[0][place]!r} in step " in parting
+    assert f"less-persistence-only wrote {texts[1][place]!r} in step " in parting
+    assert f"{sum(left != right for left, right in zip(*texts, strict=True))} in all" in parting
+    same = call("trace", files["base"], files["base"]).stdout
+    assert "the same tokens" in same
+    assert "they part" not in same
+
+
+def test_trace_shows_a_run_of_end_tokens_as_one_mark(call, tmp_path):
+    file = tmp_path / "run.jsonl"
+    result = call("generate", "Simplify 6/8.", "-n", 48, "--trace", file)
+    shown = call("trace", file).stdout
+    assert shown.endswith(f"{result.stdout.rstrip()}{END}\n")
+    assert "endoftext" not in shown
 
 
 def test_trace_refuses_what_is_no_trace(call, tmp_path):

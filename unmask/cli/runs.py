@@ -81,7 +81,7 @@ class Setup:
             blocks=[[block.columns.start, block.columns.stop, block.budget] for block in plan.blocks],
             blockwise=plan.blockwise,
             canvas=rows,
-            end_ids=self.model.info.eos_ids,
+            end_ids=list(self.model.info.eos_ids),
         )
 
 

@@ -49,7 +49,7 @@ class Header:
     blocks: Sequence[Sequence[int]]  # the plan: first column, column after the last, step budget
     blockwise: bool
     canvas: Rows
-    end_ids: Sequence[int] = ()  # tokens that end a text
+    end_ids: Sequence[int] = field(default_factory=list)  # tokens that end a text
     texts: Mapping[str, str] = field(default_factory=dict)  # token id -> text, of the tokens in the canvas
     format: int = FORMAT
 
