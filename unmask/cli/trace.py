@@ -43,7 +43,7 @@ def trace(file: File, other: Other = None, html: Html = None) -> None:
     if other is not None:
         for row in range(len(read[0].header.canvas)):
             typer.secho(f"row {row} of both: ", dim=True, nl=False)
-            typer.echo(_parting(*read, row))
+            typer.echo(_parting(read[0], read[1], row))
     if html is not None:
         from unmask.trace.html import to_html
 
