@@ -28,6 +28,7 @@ import typer
 from unmask.cli import complete
 from unmask.cli.fields import parse, parse_fields
 from unmask.describe import source_lines
+from unmask.errors import FieldError
 from unmask.text.fields import ConfigFields
 
 if TYPE_CHECKING:
@@ -281,3 +282,11 @@ def build_config(*groups: Any, **defaults: Any) -> GenerationConfig:
 def read_text(text: str) -> str:
     """Return the text of an argument; "-" reads standard input."""
     return sys.stdin.read().removesuffix("\n") if text == "-" else text
+
+
+def read_prompt(text: str) -> str:
+    """Return the prompt of an argument; raise if it is empty."""
+    prompt = read_text(text)
+    if not prompt.strip():
+        raise FieldError("PROMPT", prompt, "must not be empty", "write a text to answer")
+    return prompt
