@@ -12,14 +12,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from unmask.errors import whole
 from unmask.evals.batches import EvalBatch
 from unmask.evals.decode import Decoded
 from unmask.evals.manifest import describe_model
-from unmask.evals.run import BATCH_SIZE, EvalJob, Watch, finish, make_job
+from unmask.evals.run import BATCH_SIZE, EvalJob, Out, Watch, finish, make_job
 from unmask.evals.summary import Summary
 from unmask.evals.task import Sample, Task
 from unmask.ray_cluster import connected, import_ray
@@ -47,8 +46,9 @@ class Attempts:
 class Worker:
     """A Ray actor with a copy of the model; decodes batches by their number."""
 
-    def __init__(self, load: Load, job: EvalJob, attempts: Any) -> None:
+    def __init__(self, load: Load, job: EvalJob, batches: Sequence[EvalBatch], attempts: Any) -> None:
         self.job = job
+        self.batches = {batch.number: batch for batch in batches}
         self.attempts = attempts
         self.model = load()
         model, expected = describe_model(self.model), job.manifest.configuration["model"]
@@ -58,7 +58,7 @@ class Worker:
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
         """Decode the batch of a row; return an error as a value, because Ray Data would hide its message."""
         try:
-            result: Decoded | Exception = self._decode(self.job.batches[row["number"]])
+            result: Decoded | Exception = self._decode(self.batches[row["number"]])
         except Exception as error:
             result = error
         return {"result": pickle.dumps(result)}
@@ -88,13 +88,16 @@ class Cluster:
         sampler: Sampler,
         config: GenerationConfig,
         *,
-        out: str | Path | None = None,
+        out: Out | None = None,
+        limit: int | None = None,
         batch_size: int = BATCH_SIZE,
         progress: Watch | None = None,
+        overwrite: bool = False,
     ) -> Summary:
         """Run a task; the records are the same as in a single process."""
-        job = self._job(task, samples, sampler, config, batch_size)
-        return finish(job, lambda batches: self._decode(job, batches), out, progress)
+        job = self._job(task, samples[:limit], sampler, config, batch_size)
+        job = replace(job, rest=samples[len(job.samples) :])
+        return finish(job, lambda batches: self.decode(job, batches), out, progress, overwrite=overwrite)
 
     def _job(
         self, task: Task, samples: Sequence[Sample], sampler: Sampler, config: GenerationConfig, size: int
@@ -110,14 +113,14 @@ class Cluster:
         environment = {**job.manifest.environment, "workers": self.workers}
         return replace(job, manifest=replace(job.manifest, environment=environment))
 
-    def _decode(self, job: EvalJob, batches: Sequence[EvalBatch]) -> Iterator[Decoded]:
+    def decode(self, job: EvalJob, batches: Sequence[EvalBatch]) -> Iterator[Decoded]:
         """Yield the batches in the order in which they finish."""
         ray = _ray()
         attempts = ray.remote(Attempts).options(num_cpus=0).remote()
         numbers = [{"number": batch.number} for batch in batches]
         rows = ray.data.from_items(numbers, override_num_blocks=len(numbers)).map(
             Worker,
-            fn_constructor_args=(self.load, job, attempts),
+            fn_constructor_args=(self.load, replace(job, samples=(), rest=()), batches, attempts),
             compute=ray.data.ActorPoolStrategy(size=min(self.workers, len(numbers))),
             **self._share(),
         )

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 from unmask.evals import get_task
-from unmask.evals.batches import EncodedSample, EvalBatch, encode, make_batches
+from unmask.evals.batches import EncodedSample, EvalBatch, encode
 from unmask.evals.decode import Decoded, decode_batch
 from unmask.evals.fingerprint import fingerprint
 from unmask.evals.manifest import describe
@@ -134,7 +134,7 @@ class Lab:
         """Return the samples of a task, up to its share of the limit."""
         key = (task, protocol)
         if key not in self._samples:
-            self._samples[key] = load_samples(get_task(*key), self.settings.data, self._limit(task))
+            self._samples[key] = load_samples(get_task(*key), self.settings.data)[: self._limit(task)]
         return self._samples[key][:limit]
 
     def _limit(self, task: str) -> int | None:
@@ -230,9 +230,10 @@ class Lab:
         encoded, size = self._encoded[key], self.batch_size(model)
         return EvalJob(
             task=task,
-            batches=make_batches(encoded, size),
+            samples=encoded,
             sampler=run.sampler,
             config=run.config,
+            batch_size=size,
             manifest=describe(
                 model, task, encoded, run.sampler, run.config, size, known_fingerprint=fingerprint
             ),
