@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from tests.evals.rows import FOLDER
 from unmask import LESS, GenerationConfig, make_sampler
 from unmask.cli.app import app
 from unmask.cli.eval_progress import facts
@@ -112,9 +113,19 @@ def test_bad_input_ends_in_one_sentence(checkpoint, arguments, words, tmp_path, 
     check(call("eval", "-m", checkpoint, *arguments), words)
 
 
+@pytest.mark.parametrize(
+    "command", [("eval", "gsm8k", "--limit", 1), ("reproduce", "headline", "--tasks", "gsm8k", "--limit", 1)]
+)
+def test_the_data_folder_of_the_environment_is_read(command, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("UNMASK_DATA", str(FOLDER))
+    check(call(*command), f"{FOLDER / 'gsm8k' / 'test.jsonl'} has 3 rows for this benchmark")
+
+
 def test_without_the_hubs_library_eval_says_how_to_get_it(checkpoint, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, "datasets", None)
+    monkeypatch.delenv("UNMASK_DATA", raising=False)
     check(call("eval", "gsm8k", "-m", checkpoint, "--limit", 1), "pip install 'unmask[eval]'")
 
 

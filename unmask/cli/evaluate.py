@@ -15,6 +15,7 @@ from unmask.cli.eval_progress import showing_progress
 from unmask.cli.isolation import UnsafeCode, check_isolation
 from unmask.cli.options import (
     LENGTHS,
+    DataFolder,
     DecodingOptions,
     ModelOptions,
     SamplerOptions,
@@ -49,9 +50,7 @@ class TaskOptions:
         str | None,
         typer.Option("--protocol", show_default="the task's first", help="Prompts and scoring."),
     ] = None
-    data: Annotated[
-        Path | None, typer.Option("--data", metavar="FOLDER", help="Local data instead of the hub's.")
-    ] = None
+    data: DataFolder = None
     limit: Annotated[
         int | None,
         typer.Option(

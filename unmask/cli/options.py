@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
+from pathlib import Path
 from types import UnionType
 from typing import (
     TYPE_CHECKING,
@@ -33,6 +34,12 @@ if TYPE_CHECKING:
 
 DEFAULT_MODEL = "mini-llada"
 DEFAULT_SAMPLER = "less"
+DataFolder = Annotated[
+    Path | None,
+    typer.Option(
+        "--data", metavar="FOLDER", show_default="UNMASK_DATA, else the hub", help="The benchmark files."
+    ),
+]
 STEPS = {
     "steps": "Reverse steps at most.",
     "block_length": "Columns decoded together; auto: the model family's own, none: the full sequence.",

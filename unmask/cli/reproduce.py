@@ -14,6 +14,7 @@ from unmask.cli.isolation import UnsafeCode, check_isolation
 from unmask.cli.options import (
     DEFAULT_MODEL,
     STEPS,
+    DataFolder,
     LoadOptions,
     ModelOptions,
     build_config,
@@ -78,9 +79,7 @@ class ReproduceOptions(LoadOptions):
         Path | None,
         typer.Option("--page", metavar="FILE", show_default="OUT/results.md", help="The page of `all`."),
     ] = None
-    data: Annotated[
-        Path | None, typer.Option("--data", metavar="FOLDER", help="Local data instead of the hub's.")
-    ] = None
+    data: DataFolder = None
     batch_size: Annotated[
         int | None,
         typer.Option(

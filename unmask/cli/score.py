@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from unmask.cli.isolation import UnsafeCode, check_isolation
+from unmask.cli.options import DataFolder
 from unmask.cli.printable import printable
 
 if TYPE_CHECKING:
@@ -24,9 +25,6 @@ TaskName = Annotated[
 Protocol = Annotated[
     str | None, typer.Option("--protocol", show_default="the run's own", help="Judge by this protocol.")
 ]
-Data = Annotated[
-    Path | None, typer.Option("--data", metavar="FOLDER", help="Local data instead of the hub's.")
-]
 Out = Annotated[
     Path | None, typer.Option("--out", metavar="FILE", help="Write the records with their new verdicts.")
 ]
@@ -37,7 +35,7 @@ def score(
     place: Place,
     task: TaskName = None,
     protocol: Protocol = None,
-    data: Data = None,
+    data: DataFolder = None,
     out: Out = None,
     show: Show = 10,
     unsafe_code: UnsafeCode = False,

@@ -131,7 +131,8 @@ class RunFolder:
             if timing.batch != number or not fits:
                 raise ValueError(
                     f"{self.path / TIMINGS}, line {number + 1} has {timing.rows} rows of "
-                    f"batch {timing.batch}, but batch {number} must be there, with {batch_size} rows at most and a hash of each; "
+                    f"batch {timing.batch}, but batch {number} must be there, with {batch_size} rows "
+                    "at most and a hash of each; "
                     f"restore the line, {REMEDY}"
                 )
 
