@@ -149,6 +149,8 @@ def evaluate(
             named = one.folder if tasks.out else partial(one.name_folder, choice.sampler)
             settings = {"out": named, "batch_size": tasks.batch_size, "overwrite": tasks.overwrite}
             summaries.append(_run(partial(evaluate_samples, **settings), one, sampler))
+            if cluster.ray and one.task.runs_programs:
+                say_dimly(f"generated programs were isolated by {summaries[-1].environment['isolation']}")
             if tasks.json:
                 _print_json(summaries[-1])
     if not tasks.json:

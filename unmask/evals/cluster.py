@@ -17,11 +17,13 @@ from typing import Any
 from unmask.errors import whole
 from unmask.evals.batches import EvalBatch
 from unmask.evals.decode import Decoded
-from unmask.evals.manifest import describe_model
+from unmask.evals.manifest import Manifest, describe_model
 from unmask.evals.run import BATCH_SIZE, EvalJob, Out, Watch, finish, make_job
 from unmask.evals.summary import Summary
 from unmask.evals.task import Sample, Task
 from unmask.ray_cluster import connected, import_ray
+from unmask.sandbox import require_isolation
+from unmask.sandbox.isolation import UNSAFE, unsafe_code
 from unmask.text.config import GenerationConfig
 from unmask.text.prompts import TextModel
 from unmask.types import Sampler
@@ -54,6 +56,8 @@ class Worker:
         model, expected = describe_model(self.model), job.manifest.configuration["model"]
         if model != expected:
             raise ValueError(f"a worker has the model {model}, but the run began with {expected}")
+        if job.task.runs_programs:
+            _check_isolation(job.manifest)
 
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
         """Decode the batch of a row; return an error as a value, because Ray Data would hide its message."""
@@ -106,6 +110,8 @@ class Cluster:
         ray, load = _ray(), self.load
 
         def plan() -> EvalJob:
+            if task.runs_programs:
+                require_isolation()
             return make_job(load(), task, samples, sampler, config, batch_size=size)
 
         with _plain_errors():
@@ -144,7 +150,8 @@ def connect(address: str, load: Load, *, workers: int | None = None, gpu: bool =
     """
     if workers is not None:
         whole("workers", workers, 1)
-    with connected(address, "ray.data") as ray:
+    variables = {UNSAFE: "1"} if unsafe_code() else {}
+    with connected(address, "ray.data", variables=variables) as ray:
         _quieten()
         slots = ray.cluster_resources()
         on_gpu = gpu and slots.get("GPU", 0) >= 1
@@ -153,6 +160,13 @@ def connect(address: str, load: Load, *, workers: int | None = None, gpu: bool =
         if (workers or 1) > most:
             raise ValueError(f"workers must be at most {most}, the {kind}s of the cluster; got {workers}")
         yield Cluster(load, workers or most, on_gpu)
+
+
+def _check_isolation(manifest: Manifest) -> None:
+    """Raise if this worker isolates programs less than the manifest says."""
+    seen, recorded = require_isolation(), manifest.environment.get("isolation", "")
+    if seen.allowed and str(seen) != recorded:
+        raise ValueError(f"a worker isolates programs by {seen}, but the run began with {recorded}")
 
 
 def _quieten() -> None:
