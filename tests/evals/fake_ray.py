@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 import sys
 from collections.abc import Iterator
@@ -71,7 +70,7 @@ def make(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     data.ActorPoolStrategy = lambda size: size
     data.from_items = lambda items, override_num_blocks: Rows(items)
     ray.init, ray.shutdown, ray.get, ray.remote = init, lambda: None, lambda value: value, Handle
-    ray.cluster_resources = lambda: {"CPU": float(os.cpu_count() or 1)}
+    ray.cluster_resources = lambda: {"CPU": 2.0}
     ray.exceptions = SimpleNamespace(RayTaskError=RayTaskError, RayActorError=RayActorError)
     ray.data = data
     monkeypatch.setitem(sys.modules, "ray", ray)

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import json
 import pickle
+from functools import partial
 
 import pytest
 from typer.testing import CliRunner
 
 from tests.evals import fake_ray
 from tests.evals.conftest import WEAK
+from unmask import LESS
 from unmask.cli.app import app
+from unmask.evals.cluster import connect
 from unmask.evals.records import Record, read_lines
+from unmask.experiments.lab import Lab, LabSettings
+from unmask.models import load
 from unmask.sandbox import Unprotected
 from unmask.sandbox.isolation import UNSAFE
 
@@ -66,12 +71,19 @@ def test_the_refusal_of_a_worker_reaches_us():
     assert str(error) == str(Unprotected(WEAK))
 
 
-def test_reproduce_makes_the_same_runs_on_a_cluster(ray, checkpoint, tmp_path):
-    few = ("--tasks", "mini-gsm8k", "--limit", 2, "--device", "cpu")
-    arguments = ("reproduce", "policy", "-m", checkpoint, *few)
-    texts = []
-    for name, more in (("single", ()), ("ray", ("--ray", "local", "--workers", 1))):
-        result = call(*arguments, "--out", tmp_path / name, *more)
-        assert result.exit_code == 0, result.stderr
-        texts.append((tmp_path / name / "reports" / "policy-llada.csv").read_text())
-    assert texts[0] == texts[1]
+def test_reproduce_estimates_for_the_workers_of_a_cluster(ray, checkpoint, tmp_path):
+    few = ("--tasks", "mini-gsm8k", "--limit", 1, "--device", "cpu", "--out", tmp_path / "out", "--dry-run")
+    result = call("reproduce", "policy", "-m", checkpoint, *few, "--ray", "local", "--workers", 2)
+    assert result.exit_code == 0, result.stderr
+    assert "on 2 workers for 4 runs" in result.stdout
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_lab_makes_the_same_runs_on_a_cluster(ray, checkpoint, tmp_path):
+    outcomes = []
+    with connect("local", partial(load, checkpoint, device="cpu")) as cluster:
+        for name, decode in (("here", None), ("there", lambda model, *given: cluster.decode(*given))):
+            settings = {"models": (str(checkpoint),), "tasks": ("mini-gsm8k",), "limit": 3, "device": "cpu"}
+            lab = Lab(LabSettings(out=tmp_path / name, **settings), decode=decode)
+            outcomes.append(lab.result(lab.run(str(checkpoint), "mini-gsm8k", LESS(), length=8)))
+    assert outcomes[0].records == outcomes[1].records

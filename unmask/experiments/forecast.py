@@ -60,12 +60,16 @@ def forecast(lab: Lab, experiments: Iterable[Experiment]) -> Forecast:
     runs = lab.missing(run for one in experiments for run in one.runs(lab).values())
     timed = {name: _time_forward(lab, name, runs) for name in dict.fromkeys(run.model for run in runs)}
     samples = forwards = seconds = stored = 0.0
+    columns: dict[tuple[str, str, str | None, int | None], float] = {}
     for run in runs:
+        key = (run.model, run.task, run.protocol, run.config.max_new_tokens)
+        if key not in columns:
+            columns[key] = _columns(lab, run)
         count, known = len(lab.samples(run.task, protocol=run.protocol)), _stored_forwards(lab, run)
         each = _typical_forwards(run) if known is None else known
         samples += count
         forwards += count * each
-        seconds += count * each * _columns(lab, run) * timed[run.model].per_token
+        seconds += count * each * columns[key] * timed[run.model].per_token
         stored += known is not None
     return Forecast(
         runs=len(runs),
