@@ -126,4 +126,5 @@ def _typical_forwards(run: Run) -> float:
     steps = float(run.config.steps or run.config.max_new_tokens or PAPER_TOKENS)
     rows = paper_tables()["headline"]["LLaDA-8B"]
     row = rows.get(kind(run.sampler), rows["LESS"])
-    return max(1.0, steps * row[role(run.task)][1] / PAPER_TOKENS)
+    share: float = row[role(run.task)][1] / PAPER_TOKENS
+    return max(1.0, steps * share)
