@@ -9,6 +9,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
+from pathlib import Path
 from types import UnionType
 from typing import (
     TYPE_CHECKING,
@@ -37,6 +38,12 @@ if TYPE_CHECKING:
 
 DEFAULT_MODEL = "mini-llada"
 DEFAULT_SAMPLER = "less"
+DataFolder = Annotated[
+    Path | None,
+    typer.Option(
+        "--data", metavar="FOLDER", show_default="UNMASK_DATA, else the hub", help="The benchmark files."
+    ),
+]
 LINES = source_lines("unmask.text", "config.py", "GenerationConfig")
 STEPS = (
     "steps",

@@ -9,11 +9,17 @@ from unmask.trace.replay import Trace
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A column to which two runs committed different tokens."""
+    """A column to which two runs committed different tokens.
+
+    Attributes:
+        column: The column.
+        tokens: The token of each run.
+        steps: The step in which each run wrote its token.
+    """
 
     column: int
     tokens: tuple[int, int]
-    steps: tuple[int, int]  # in which each run wrote its token
+    steps: tuple[int, int]
 
     @property
     def step(self) -> int:
