@@ -4,10 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 ITEM ?= 0
 
-EXTRAS := dev,hf,eval,experiments,lm-eval
+EXTRAS := dev,docs,hf,eval,experiments,lm-eval
 INSTALL := -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test check format constraints dist sbom clean
+.PHONY: demo test check format docs constraints dist sbom clean
 
 demo: $(VENV)/.installed
 	$(BIN)/unmask compare --task mini-gsm8k,mini-math,mini-humaneval --item $(ITEM)
@@ -26,6 +26,10 @@ check: $(VENV)/.installed
 format: $(VENV)/.installed
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# The documentation as a site, built offline: open build/site/index.html.
+docs: $(VENV)/.installed
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 # Packages without a wheel are built with the pinned tools of the environment, not with the newest ones.
 $(VENV)/.installed: pyproject.toml constraints.txt

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
@@ -12,13 +12,22 @@ TIMEOUT = 10.0  # seconds to wait for a cluster to answer
 
 
 @contextmanager
-def connected(address: str, library: str = "ray", *, log_to_driver: bool = False) -> Iterator[Any]:
+def connected(
+    address: str,
+    library: str = "ray",
+    *,
+    log_to_driver: bool = False,
+    variables: Mapping[str, str] | None = None,
+) -> Iterator[Any]:
     """Yield the module `ray`, with one of its libraries, connected to the cluster at `address`.
 
-    "local" starts a cluster on this machine that ends with the context.
+    "local" starts a cluster on this machine that ends with the context. Workers get these environment
+    variables.
     """
     ray = import_ray(library)
     settings: dict[str, Any] = {"include_dashboard": False} if address == "local" else {}
+    if variables:
+        settings["runtime_env"] = {"env_vars": dict(variables)}
     try:
         _check_reachable(address)
         ray.init(address=address, log_to_driver=log_to_driver, logging_level="ERROR", **settings)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.checkpoints import write_checkpoint
+from tests.cli.terminal import Terminal
 from unmask.cli.app import app
 from unmask.models import load
 from unmask.models.trunk import Trunk
@@ -66,3 +68,10 @@ def copy(tmp_path: Path) -> Callable[[str], Path]:
     import shutil
 
     return lambda folder: Path(shutil.copytree(folder, tmp_path / "copy"))
+
+
+@pytest.fixture
+def open_terminal() -> Iterator[Callable[..., Terminal]]:
+    """Start `unmask` under a pseudo-terminal; kill it at the end if it still runs."""
+    with ExitStack() as stack:
+        yield lambda *arguments: stack.enter_context(closing(Terminal(*arguments)))

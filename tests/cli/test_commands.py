@@ -9,6 +9,7 @@ import pytest
 
 from unmask import GenerationConfig, generate, infill, make_sampler
 from unmask.cli.compare import NAMES
+from unmask.cli.picture import END
 from unmask.cli.printable import printable
 from unmask.trace import read_trace, replay
 
@@ -48,8 +49,37 @@ def test_compare_shows_every_sampler_in_order(call, dream):
     rows = [line.split()[1] for line in result.stdout.splitlines() if len(line.split()) > 2]
     assert [row for row in rows if row in names] == names
     assert len(re.findall(r"^│ \d+ steps ", result.stdout, re.MULTILINE)) == len(names)
-    assert "1.00x" in result.stdout
-    assert re.search(r"less took \d+ steps where base took 8: -?\d+% fewer", result.stdout)
+    assert re.search(r"less took \d+ forwards where base took \d+: ", result.stdout)
+
+
+@pytest.mark.parametrize("flags", [("-s", "less,base"), ("-s", "less", "-s", "base"), ("-s", "base,less")])
+def test_compare_compares_with_base_wherever_it_stands(call, lines, flags):
+    ask = ("compare", "Simplify 6/8.", "-n", 16, *flags, "--repeat", 2)
+    found = {line["sampler"]: line for line in lines(*ask)}
+    base, less = found["base"], found["less"]
+    assert list(found) == ",".join(name for name in flags if name != "-s").split(",")
+    assert base["fewer_forwards"] == base["speedup"] == 1
+    assert less["fewer_forwards"] == base["forwards"] / less["forwards"] > 1
+    shown = " ".join(call(*ask).stdout.split())
+    times = f"{less['fewer_forwards']:.1f} times fewer"
+    assert f"less took {less['forwards']} forwards where base took {base['forwards']}: {times}" in shown
+    assert f"{times} forwards" in shown
+    assert shown.count(" to ") == 2 + 2  # the range of the seconds, in the table and in the sentence
+
+
+def test_compare_without_base_compares_with_the_first_and_says_so(call, lines, dream):
+    ask = ("compare", "-m", dream, "hello", "-n", 8, "-s", "threshold,less", "--repeat", 1)
+    assert {line["baseline"] for line in lines(*ask)} == {"threshold"}
+    shown = call(*ask).stdout
+    assert "where threshold took" in shown
+    assert "base is not in the list" in shown
+    assert " to " not in shown  # one run has no range
+
+
+def test_compare_times_every_sampler_as_often_as_it_is_told(lines, dream):
+    for line in lines("compare", "-m", dream, "hello", "-n", 4, "-s", "base,less", "--repeat", 3):
+        assert len(line["runs"]) == 3
+        assert line["seconds"] == sorted(line["runs"])[1]
 
 
 def test_compare_judges_the_answers_to_items_of_tasks(call, lines):
@@ -59,7 +89,7 @@ def test_compare_judges_the_answers_to_items_of_tasks(call, lines):
     assert all(isinstance(line["correct"], bool) for line in found)
     shown = call(*ask).stdout
     assert shown.count("correct") == sum(line["correct"] for line in found)
-    assert re.search(r"right answers: less \d, threshold \d of 2\.", shown)
+    assert re.search(r"right answers: less \d, threshold \d of 2\.", " ".join(shown.split()))
 
 
 @pytest.mark.parametrize(
@@ -145,6 +175,32 @@ def test_trace_sums_up_and_writes_a_page(call, llada, tmp_path):
     assert "patience=2" in result.stdout
     assert "row 1: " in result.stdout
     assert page.read_text(encoding="utf-8").startswith("<!doctype html>")
+
+
+def test_trace_says_where_two_runs_part(call, tmp_path):
+    files = {name: tmp_path / f"{name}.jsonl" for name in ("base", "less-persistence-only")}
+    for name, file in files.items():
+        call("generate", "Simplify 6/8.", "-n", 32, "-s", name, "--trace", file)
+    traces = [read_trace(file) for file in files.values()]
+    start = traces[0].header.start
+    texts = [[trace.texts[str(token)] for token in replay(trace)[0][start:]] for trace in traces]
+    place = next(index for index in range(32) if texts[0][index] != texts[1][index])
+    result = call("trace", *files.values())
+    [parting] = [line for line in result.stdout.splitlines() if "they part" in line]
+    assert f"position {place + 1}: base wrote {texts[0][place]!r} in step " in parting
+    assert f"less-persistence-only wrote {texts[1][place]!r} in step " in parting
+    assert f"{sum(left != right for left, right in zip(*texts, strict=True))} in all" in parting
+    same = call("trace", files["base"], files["base"]).stdout
+    assert "the same tokens" in same
+    assert "they part" not in same
+
+
+def test_trace_shows_a_run_of_end_tokens_as_one_mark(call, tmp_path):
+    file = tmp_path / "run.jsonl"
+    result = call("generate", "Simplify 6/8.", "-n", 48, "--trace", file)
+    shown = call("trace", file).stdout
+    assert shown.endswith(f"{result.stdout.rstrip()}{END}\n")
+    assert "endoftext" not in shown
 
 
 def test_trace_refuses_what_is_no_trace(call, tmp_path):

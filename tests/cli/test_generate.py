@@ -27,6 +27,28 @@ def test_the_text_is_on_stdout_and_its_cost_on_stderr(call, llada, llada_model):
     assert result.stderr.endswith(f"finish: {answer.finish}\n")
 
 
+def test_several_texts_have_headings_and_one_has_none(call, dream, dream_model):
+    prompts = ["one", "and\ntwo " + "words " * 50]
+    answers = generate(
+        dream_model, [asked(text) for text in prompts], config=GenerationConfig(max_new_tokens=16)
+    )
+    result = call("generate", "-m", dream, *prompts, *SHORT)
+    headings = [line for line in result.stdout.splitlines() if line.startswith("== ")]
+    assert headings[0] == "== 1 of 2: one =="
+    assert headings[1].startswith("== 2 of 2: and two words words")
+    assert len(headings[1]) < 110
+    first, second = headings
+    assert result.stdout == f"{first}\n{answers[0].text}\n\n{second}\n{answers[1].text}\n"
+
+
+@pytest.mark.parametrize("prompts", [("",), (" \n",), ("hello", ""), ("-",)])
+def test_an_empty_prompt_is_refused(call, prompts):
+    for command in ("generate", "compare")[: 3 - len(prompts)]:
+        result = call(command, "-m", "no/such/folder", *prompts, text="\n")
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert "PROMPT must not be empty" in result.stderr
+
+
 def test_json_is_one_object_per_prompt_and_nothing_else(lines, dream, dream_model):
     found = lines("generate", "-m", dream, "one", "and two", *SHORT)
     answers = generate(

@@ -3,16 +3,8 @@
 from __future__ import annotations
 
 import os
-import pty
-import re
-import select
 import signal
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
 from functools import partial
-from pathlib import Path
 from time import monotonic
 
 import pytest
@@ -25,9 +17,6 @@ from unmask.cli.live import Throttle
 from unmask.cli.picture import END, GLYPHS, Picture
 from unmask.text.generate import prepare
 from unmask.types import Step
-
-ROOT = Path(__file__).parents[2]
-PLAIN = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
 
 
 def picture_of(model, length: int = 24, prompts=("hello",), **settings) -> tuple[Picture, list]:
@@ -147,80 +136,6 @@ def test_frames_are_throttled(monkeypatch):
     monkeypatch.setattr(live, "monotonic", lambda: next(clock))
     throttle = Throttle(12)
     assert 20 <= sum(throttle.due() for _ in range(200)) <= 24
-
-
-# a parent under nohup or CI may ignore SIGINT, and a child inherits that; preexec_fn and threads do not mix
-START = """
-import runpy, signal
-signal.signal(signal.SIGINT, signal.default_int_handler)
-runpy.run_module("unmask", run_name="__main__", alter_sys=True)
-"""
-
-
-class Terminal:
-    """A process under a pseudo-terminal."""
-
-    def __init__(self, *arguments: object, rows: int = 24, columns: int = 90) -> None:
-        self.master, slave = pty.openpty()
-        environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": str(columns), "LINES": str(rows)}
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", START, *map(str, arguments)],
-            stdin=slave, stdout=slave, stderr=slave, cwd=ROOT, env=environment, start_new_session=True,
-        )  # fmt: skip
-        os.close(slave)
-        self.output = ""
-
-    def wait_for(self, text: str, *, count: int = 1, seconds: float = 60) -> None:
-        deadline = monotonic() + seconds
-        while self.plain.count(text) < count:
-            assert monotonic() < deadline, f"{text!r} did not come; got {self.plain[-2000:]!r}"
-            if not self._read():
-                break
-        assert self.plain.count(text) >= count, self.plain[-2000:]
-
-    def finish(self, *, seconds: float = 60) -> int:
-        """Exit code of the process, which must end in time."""
-        deadline = monotonic() + seconds
-        while self._read():
-            if monotonic() > deadline:
-                self.close()
-                pytest.fail(f"the process did not end; got {self.plain[-2000:]!r}")
-        return self.process.wait(timeout=max(1.0, deadline - monotonic()))
-
-    def close(self) -> None:
-        """End the process, whatever it does, and give the terminal back; may be called twice."""
-        if self.process.poll() is None:
-            self.process.kill()
-            self.process.wait()
-        if self.master >= 0:
-            os.close(self.master)
-            self.master = -1
-
-    def type(self, text: str) -> None:
-        os.write(self.master, text.encode())
-
-    @property
-    def plain(self) -> str:
-        return PLAIN.sub("", self.output).replace("\r", "")
-
-    def _read(self) -> bool:
-        """Whether there may be more."""
-        ready, _, _ = select.select([self.master], [], [], 0.5)
-        if not ready:
-            return self.process.poll() is None
-        try:
-            data = os.read(self.master, 65536)
-        except OSError:  # the other end is closed
-            return False
-        self.output += data.decode(errors="replace")
-        return bool(data)
-
-
-@pytest.fixture
-def open_terminal() -> Iterator[Callable[..., Terminal]]:
-    """Start `unmask` under a pseudo-terminal; kill it at the end if it still runs."""
-    with ExitStack() as stack:
-        yield lambda *arguments: stack.enter_context(closing(Terminal(*arguments)))
 
 
 def test_a_real_conversation_under_a_pseudo_terminal(open_terminal, llada, llada_model):

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from tests.checkpoints import write_checkpoint
 from unmask import GenerationConfig
-from unmask.evals import Sample, Task, Verdict
+from unmask.evals import Sample, Task, Verdict, manifest
 from unmask.models import load
 from unmask.models.trunk import Trunk
+from unmask.sandbox import Isolation, bubblewrap, run
+from unmask.sandbox.isolation import UNSAFE
 
+WEAK = Isolation(layers=("rlimits",), denied=(), allowed=("network",))
 SHORT = GenerationConfig(max_new_tokens=8)
 
 
@@ -44,3 +47,14 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def model(checkpoint: Path) -> Trunk:
     return load(checkpoint, device="cpu")
+
+
+@pytest.fixture
+def weak(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A machine whose kernel denies nothing."""
+    monkeypatch.setenv(UNSAFE, "")  # restores the variable that --unsafe-code sets
+    monkeypatch.setattr(bubblewrap, "wrap", lambda *given: None)
+    monkeypatch.setattr(run._Helper, "probe", lambda helper: WEAK)
+    manifest._isolation.cache_clear()
+    yield
+    manifest._isolation.cache_clear()

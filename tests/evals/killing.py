@@ -18,7 +18,7 @@ from unmask.evals import evaluate, get_task
 from unmask.models import load
 
 CONFIG = GenerationConfig(max_new_tokens=16)
-LIMIT, SIZE = 40, 2
+LIMIT, SIZE = 20, 1
 
 
 def run(checkpoint: Path, out: Path) -> None:

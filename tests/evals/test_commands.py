@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from tests.evals.rows import FOLDER
 from unmask import LESS, GenerationConfig, make_sampler
 from unmask.cli.app import app
 from unmask.cli.eval_progress import facts
@@ -59,7 +60,32 @@ def test_eval_takes_many_tasks_and_speaks_json(checkpoint, tmp_path, monkeypatch
     summaries = [json.loads(line) for line in result.stdout.splitlines()]
     assert [summary["task"] for summary in summaries] == ["mini-gsm8k", "mini-mmlu"]
     assert all(summary["samples"] == 4 for summary in summaries)
-    assert (tmp_path / "runs" / "llada" / "base" / "mini-mmlu" / "summary.json").is_file()
+    [file] = (tmp_path / "runs" / "llada" / "mini-mmlu").glob("base-*/summary.json")
+    assert json.loads(file.read_text())["task"] == "mini-mmlu"
+
+
+def test_runs_of_other_settings_have_other_folders_and_a_larger_limit_has_the_same(
+    checkpoint, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    few = ("eval", "mini-gsm8k", "-m", checkpoint, "--batch-size", 2)
+    for more in (("-n", 8, "--limit", 2), ("-n", 8, "--limit", 3), ("-n", 6, "--limit", 2)):
+        assert call(*few, *more).exit_code == 0
+    assert call(*few, "-n", 8, "--limit", 2, "--set", "max_jsd=0.1").exit_code == 0
+    kept = Path("runs/llada/mini-gsm8k")
+    counts = [len(read_lines(file, Record)) for file in kept.glob("less-*/records.jsonl")]
+    assert sorted(counts) == [2, 2, 3]
+    result = call(*few, "-n", 8, "--limit", 2, "--overwrite", "--json")
+    assert json.loads(result.stdout)["samples"] == 2
+    assert sorted(len(read_lines(file, Record)) for file in kept.glob("*/records.jsonl")) == [2, 2, 2]
+    check(call("score", kept), "it has the runs less-")
+
+
+def test_a_folder_with_one_run_stands_for_it(tmp_path):
+    (tmp_path / "model" / "task").mkdir(parents=True)
+    file = write(tmp_path / "model" / "task" / "records.jsonl", [record("q/0", True)])
+    result = call("compare-runs", tmp_path, file)
+    assert "1 samples: 0 lost, 0 gained" in result.stdout
 
 
 def test_eval_goes_on_or_says_what_differs(checkpoint, tmp_path):
@@ -87,9 +113,19 @@ def test_bad_input_ends_in_one_sentence(checkpoint, arguments, words, tmp_path, 
     check(call("eval", "-m", checkpoint, *arguments), words)
 
 
+@pytest.mark.parametrize(
+    "command", [("eval", "gsm8k", "--limit", 1), ("reproduce", "headline", "--tasks", "gsm8k", "--limit", 1)]
+)
+def test_the_data_folder_of_the_environment_is_read(command, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("UNMASK_DATA", str(FOLDER))
+    check(call(*command), f"{FOLDER / 'gsm8k' / 'test.jsonl'} has 3 rows for this benchmark")
+
+
 def test_without_the_hubs_library_eval_says_how_to_get_it(checkpoint, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, "datasets", None)
+    monkeypatch.delenv("UNMASK_DATA", raising=False)
     check(call("eval", "gsm8k", "-m", checkpoint, "--limit", 1), "pip install 'unmask[eval]'")
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import subprocess
 import sys
 from functools import partial
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +40,7 @@ except ModuleNotFoundError as error:
 
 needs_lm_eval = pytest.mark.skipif(lm_eval is None, reason="lm-eval is not installed: unmask[lm-eval]")
 PROMPTS = ["the", "a longer prompt than the others", "123 + 456 =", "x", "one two three"]
+IGNORED = {"max_batch_size", "trust_remote_code", "settings"}  # lm-eval passes the first two
 MAIN = "import sys; from unmask.evals.harness_cli import main; sys.exit(main())"
 
 GENERATE_TASK = """
@@ -396,6 +399,23 @@ def test_the_command_runs_lm_eval_with_the_model_by_name(tasks: Path, tmp_path: 
     context = tuple(encode(sample["arguments"]["gen_args_0"]["arg_0"]))
     [expected] = log_likelihoods(model, [Pair(context, tuple(encode("abd")))], draws=4)
     assert float(sample["resps"][0][0][0]) == pytest.approx(expected, rel=1e-4)
+
+
+@needs_lm_eval
+def test_an_unknown_model_argument_ends_in_a_sentence_with_all_names(capsys, monkeypatch) -> None:
+    from unmask.evals.harness_cli import main
+
+    # lm-eval reads its thousands of tasks first, which takes longer than the test may
+    short = partial(UnmaskLM.create_from_arg_string, "pretrained=mini-llada,smpler=less")
+    monkeypatch.setattr("lm_eval.__main__.cli_evaluate", short)
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    [sentence] = capsys.readouterr().err.splitlines()
+    assert "smpler" in sentence
+    assert "did you mean 'sampler'?" in sentence
+    accepted = {name for name in signature(UnmaskLM).parameters if name not in IGNORED}
+    assert accepted <= set(re.findall(r"[\w.]+", sentence.partition("available:")[2]))
 
 
 def test_without_lm_eval_the_command_says_how_to_get_it() -> None:

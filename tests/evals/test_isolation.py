@@ -7,30 +7,19 @@ import json
 import pytest
 from typer.testing import CliRunner
 
+from tests.evals.conftest import WEAK
 from unmask import GenerationConfig
 from unmask.cli.app import app
 from unmask.evals import evaluate, get_task, manifest
 from unmask.evals.records import Record, to_line
-from unmask.sandbox import Isolation, bubblewrap, isolation, run
+from unmask.sandbox import Isolation, isolation, run
 from unmask.sandbox.isolation import UNSAFE
 
-WEAK = Isolation(layers=("rlimits",), denied=(), allowed=("network",))
 FEW = ("--limit", "2", "-n", "8")
 
 
 def call(*arguments):
     return CliRunner().invoke(app, [str(argument) for argument in arguments])
-
-
-@pytest.fixture
-def weak(monkeypatch):
-    """A machine whose kernel denies nothing."""
-    monkeypatch.setenv(UNSAFE, "")  # restores the variable that --unsafe-code sets
-    monkeypatch.setattr(bubblewrap, "wrap", lambda *given: None)
-    monkeypatch.setattr(run._Helper, "probe", lambda helper: WEAK)
-    manifest._isolation.cache_clear()
-    yield
-    manifest._isolation.cache_clear()
 
 
 @pytest.fixture
@@ -64,11 +53,14 @@ def test_eval_prints_and_stores_the_isolation(checkpoint, tmp_path):
     assert str(isolation()) in result.stderr
 
 
-def test_score_prints_the_isolation(stored):
-    result = call("score", stored, "--task", "mini-humaneval")
+def test_score_prints_and_stores_the_isolation(stored, tmp_path):
+    result = call("score", stored, "--task", "mini-humaneval", "--out", tmp_path / "new.jsonl")
     assert result.exit_code == 0, result.stderr
     assert str(isolation()) in result.stderr
     assert "0.00% -> 100.00%" in result.stdout
+    kept = json.loads((tmp_path / "new.jsonl.run.json").read_text())
+    assert kept["environment"]["isolation"] == str(isolation())
+    assert kept["task"]["name"] == "mini-humaneval"
 
 
 @pytest.mark.parametrize("command", ["eval", "score", "reproduce"])
@@ -79,7 +71,7 @@ def test_programs_are_refused_without_isolation_unless_the_user_allows_them(
         "eval": ("eval", "mini-humaneval", "-m", checkpoint, *FEW, "--out", tmp_path / "runs"),
         "score": ("score", stored, "--task", "mini-humaneval"),
         "reproduce": (
-            *("reproduce", "headline", "-m", "mini-llada", "--tasks", "mini-humaneval", "--limit", "1"),
+            *("reproduce", "policy", "-m", checkpoint, "--tasks", "mini-humaneval", "--limit", "1"),
             *("--out", tmp_path / "runs"),
         ),
     }[command]
@@ -87,8 +79,9 @@ def test_programs_are_refused_without_isolation_unless_the_user_allows_them(
     assert refused.exit_code == 2
     assert "network" in refused.stderr
     assert "--unsafe-code" in refused.stderr
-    if command != "reproduce":  # it would decode for minutes
-        assert call(*arguments, "--unsafe-code").exit_code == 0
+    allowed = call(*arguments, "--unsafe-code")
+    assert allowed.exit_code == 0, allowed.stderr
+    assert str(WEAK) in allowed.stderr
 
 
 def test_other_tasks_need_no_isolation(weak, checkpoint, tmp_path):

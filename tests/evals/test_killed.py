@@ -27,7 +27,7 @@ def test_ten_kills_at_random_moments_change_nothing(checkpoint, tmp_path):
     killed, _ = killing(checkpoint, tmp_path / "killed", *moments)
     whole, resumed = ((tmp_path / name / "records.jsonl").read_bytes() for name in ("whole", "killed"))
     assert resumed == whole
-    assert whole.count(b"\n") == 40
+    assert whole.count(b"\n") == 20
     assert killed >= 8  # the others came when the run was done
     timings = read_lines(tmp_path / "killed" / "timings.jsonl", Timing)
     assert [timing.batch for timing in timings] == list(range(20))

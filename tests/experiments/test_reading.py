@@ -5,7 +5,7 @@ from pathlib import Path
 
 from unmask.experiments import get_experiment
 from unmask.experiments.page import write_page
-from unmask.experiments.report import Finding, Report
+from unmask.experiments.report import Finding, Report, Table
 
 ROOT = Path(__file__).parents[2]
 QUOTED = re.compile(r"\S+ \[[^\[\]]+, [^\[\]]+\]")  # a number and its interval, as pages print them
@@ -29,6 +29,16 @@ def test_a_reading_is_quoted_between_the_counts_and_what_holds(make_lab, tmp_pat
     assert before + after == without
     assert before.endswith("1 findings: holds: 1, does not hold: 0, undecided: 0.\n\n")
     assert after.startswith("## What holds\n")
+
+
+def test_a_page_begins_with_the_few_rows_of_its_last_report_that_has_them(make_lab, tmp_path):
+    reports = {
+        get_experiment(name): Report(glance=Table(name, f"{name} is wet.", ("sampler",), ((name,),)))
+        for name in ("drop-one", "policy")
+    } | {get_experiment("budget"): Report()}
+    write_page(tmp_path / "page.md", make_lab(), reports, [])
+    page = (tmp_path / "page.md").read_text(encoding="utf-8")
+    assert page.startswith("# Results\n\n| sampler |\n| --- |\n| policy |\n\npolicy is wet.\n")
 
 
 def test_every_number_of_the_reading_stands_in_the_tables_and_findings():

@@ -102,13 +102,16 @@ def run_same(
     }
     path = None if out is None else out / "same.json"
     report = Report(content, path, time.monotonic() + minutes * 60, log)
+    every = [PLAIN, *(way for way in ways if way != PLAIN)]
+    done, parts = 0, len(models) * len(DTYPES) * len(every)
     for name in models:
         check = Check(name, place, SMALL if small else BatchSize())
         found = content["models"].setdefault(Path(name).name, {})
         for dtype in DTYPES:
-            log(f"{Path(name).name}: {dtype}")
             shares = found.setdefault(dtype, {})
-            for way in [PLAIN, *(way for way in ways if way != PLAIN)]:
+            for way in every:
+                done += 1
+                log(f"{done} of {parts}: {Path(name).name}, {dtype}, {way}")
                 report.attempt(shares, way, partial(check.shares, way, dtype))
     for sentence in wrong(content):
         report.problem(sentence)

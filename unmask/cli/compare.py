@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from statistics import median
 from time import perf_counter
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,7 +18,7 @@ from unmask.cli.options import (
     ModelOptions,
     PromptOptions,
     SamplerOptions,
-    read_text,
+    read_prompt,
 )
 from unmask.cli.output import print_json
 from unmask.cli.printable import printable
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from unmask.types import Sampler, Step
 
 NAMES = "base,threshold,klass,prophet,less-paper,less-released,less"
+BASELINE = "base"  # wherever it stands in the list
+RUNS, PATIENCE = 3, 20.0  # timed runs by default, as long as they fit into that many seconds
 
 PromptText = Annotated[
     str | None,
@@ -51,14 +54,25 @@ Tasks = Annotated[
 ]
 Place = Annotated[int, typer.Option("--item", min=0, help="Which item of each task.")]
 Names = Annotated[
-    str,
+    list[str] | None,
     typer.Option(
         "--samplers",
         "-s",
         metavar="NAME,...",
-        help="Which, in this order; `unmask samplers` lists them.",
+        show_default=NAMES,
+        help="Which, in this order; may be repeated. All are compared with base, or else with the first.",
         rich_help_panel="Sampler",
         autocompletion=complete.sampler_list,
+    ),
+]
+Repeat = Annotated[
+    int | None,
+    typer.Option(
+        "--repeat",
+        min=1,
+        show_default=f"{RUNS}, or fewer if they take long",
+        help="Timed runs of each sampler.",
+        rich_help_panel="Output",
     ),
 ]
 AsJson = Annotated[
@@ -77,10 +91,11 @@ class JudgedPrompt:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The answer of one sampler, and whether it is right."""
+    """The answer of one sampler, whether it is right, and the seconds of every timed run."""
 
-    generation: Generation
+    generation: Generation  # its seconds are the median
     correct: bool | None  # None: not judged
+    seconds: tuple[float, ...]
 
 
 def compare(
@@ -91,7 +106,8 @@ def compare(
     prompt: PromptText = None,
     task: Tasks = None,
     item: Place = 0,
-    samplers: Names = NAMES,
+    samplers: Names = None,
+    repeat: Repeat = None,
     json: AsJson = False,
 ) -> None:
     """Answer a prompt, or an item of some tasks, with several samplers, side by side."""
@@ -99,23 +115,24 @@ def compare(
 
     if (prompt is None) == (task is None):
         raise ValueError("give either a PROMPT or --task, such as --task mini-gsm8k,mini-math")
-    chosen = {name: make_sampler(name) for name in _names(samplers, "--samplers", NAMES)}
+    chosen = {name: make_sampler(name) for name in _names(",".join(samplers or [NAMES]), "--samplers", NAMES)}
     prompts = [] if task is None else [_item(name, item) for name in _names(task, "--task", "mini-gsm8k")]
+    text = None if prompt is None else read_prompt(prompt)
     setup = set_up(model, SamplerOptions(sampler=next(iter(chosen))), decoding, length)
-    if prompt is not None:
-        text = read_text(prompt)
+    if text is not None:
         prompts = [JudgedPrompt(text, prompting.apply(setup.model, [text])[0])]
     warm_up_on(setup, lambda: _runs(setup, chosen, prompts[0]))
+    baseline = BASELINE if BASELINE in chosen else next(iter(chosen))
     all_answers = []
     for question in prompts:
-        answers = _answers(setup, chosen, question)
+        answers = _answers(setup, chosen, question, repeat)
         all_answers.append(answers)
         if json:
-            _print_json(question, answers, model.model)
+            _print_json(question, answers, baseline, model.model)
         else:
-            _print(question.text, answers)
-    if not json and "less" in chosen and len(chosen) > 1:
-        typer.echo(_saved(all_answers))
+            _print(question.text, answers, baseline)
+    if not json and len(chosen) > 1:
+        typer.echo(_saved(all_answers, baseline))
 
 
 def _item(task: str, place: int) -> JudgedPrompt:
@@ -148,57 +165,104 @@ def _runs(setup: Setup, samplers: dict[str, Sampler], question: JudgedPrompt) ->
         yield make_batch(replace(setup, sampler=sampler), [question.prompt]).steps
 
 
-def _answers(setup: Setup, samplers: dict[str, Sampler], question: JudgedPrompt) -> dict[str, Answer]:
-    """Return the answer of every sampler, timed after a forward that warms the model up."""
+def _answers(
+    setup: Setup, samplers: dict[str, Sampler], question: JudgedPrompt, repeat: int | None
+) -> dict[str, Answer]:
+    """Return the answer of every sampler, timed after a forward that warms the model up.
+
+    The samplers take turns, so that a busy moment of the machine does not fall on one of them alone.
+    """
     # prepare all first: an error of one sampler comes before the first one runs
     batches = {
         name: make_batch(replace(setup, sampler=sampler), [question.prompt])
         for name, sampler in samplers.items()
     }
     next(make_batch(setup, [question.prompt]).steps)
+    rounds: list[dict[str, Generation]] = []
+    began = perf_counter()
+    with progress("comparing", len(batches) * (repeat or RUNS)) as update:
+        while not rounds or _another(len(rounds), repeat, perf_counter() - began):
+            rounds.append({})
+            for name, batch in batches.items():
+                update(len(batches) * (len(rounds) - 1) + len(rounds[-1]))
+                [rounds[-1][name]] = batch.read(batch.steps, since=perf_counter())
     answers = {}
-    with progress("comparing", len(batches)) as update:
-        for done, (name, batch) in enumerate(batches.items()):
-            update(done)
-            [generation] = batch.read(batch.steps, since=perf_counter())
-            correct = None if question.judge is None else question.judge(generation.text)
-            answers[name] = Answer(generation, correct)
+    for name, generation in rounds[0].items():
+        seconds = tuple(one[name].seconds for one in rounds)
+        correct = None if question.judge is None else question.judge(generation.text)
+        answers[name] = Answer(replace(generation, seconds=median(seconds)), correct, seconds)
     return answers
 
 
-def _print_json(question: JudgedPrompt, answers: dict[str, Answer], model: str) -> None:
-    first = next(iter(answers.values())).generation
+def _another(done: int, repeat: int | None, spent: float) -> bool:
+    """Return whether to time another run; by default only if it will probably fit into the time."""
+    if repeat is not None:
+        return done < repeat
+    return done < RUNS and spent * (done + 1) / done <= PATIENCE
+
+
+def _print_json(question: JudgedPrompt, answers: dict[str, Answer], baseline: str, model: str) -> None:
+    base = answers[baseline].generation
     for name, answer in answers.items():
         verdict = {} if answer.correct is None else {"correct": answer.correct}
-        speedup = first.seconds / answer.generation.seconds
-        more = {"prompt": question.text, "model": model, "sampler": name, "speedup": speedup}
+        more = {
+            "prompt": question.text,
+            "model": model,
+            "sampler": name,
+            "baseline": baseline,
+            "fewer_forwards": base.forwards / answer.generation.forwards,
+            "speedup": base.seconds / answer.generation.seconds,
+            "runs": answer.seconds,
+        }
         print_json(answer.generation, **more, **verdict)
 
 
-def _print(prompt: str, answers: dict[str, Answer]) -> None:
+def _print(prompt: str, answers: dict[str, Answer], baseline: str) -> None:
     from rich.console import Console
     from rich.text import Text
 
-    first = next(iter(answers.values())).generation
     table = _table(prompt)
     for name, answer in answers.items():
-        speedup = first.seconds / answer.generation.seconds
-        table.add_row(_facts(name, answer, speedup), Text(printable(answer.generation.text)))
+        compared = "" if name == baseline else f"{_fewer([answers[baseline]], [answer])} forwards"
+        table.add_row(_facts(name, answer, compared), Text(printable(answer.generation.text)))
     Console().print(table)
 
 
-def _saved(all_answers: list[dict[str, Answer]]) -> str:
-    """Return a sentence: the steps and time that LESS saved over the first sampler, on all questions."""
-    name = next(iter(all_answers[0]))
-    less, first = ([answers[key].generation for answers in all_answers] for key in ("less", name))
-    steps, before = sum(one.steps for one in less), sum(one.steps for one in first)
-    faster = sum(one.seconds for one in first) / sum(one.seconds for one in less)
-    fewer = f"{1 - steps / before:.0%} fewer, {faster:.1f}x as fast"
-    saved = f"less took {steps} steps where {name} took {before}: {fewer}"
-    if all_answers[0]["less"].correct is None:
-        return f"{saved}."
-    right = {key: sum(bool(answers[key].correct) for answers in all_answers) for key in ("less", name)}
-    return f"{saved}; right answers: less {right['less']}, {name} {right[name]} of {len(all_answers)}."
+def _saved(all_answers: list[dict[str, Answer]], baseline: str) -> str:
+    """Return the forwards and seconds of LESS, or else of the last sampler, beside those of the baseline."""
+    others = [name for name in all_answers[0] if name != baseline]
+    name = "less" if "less" in others else others[-1]
+    ours, theirs = ([answers[key] for answers in all_answers] for key in (name, baseline))
+    forwards, before = (sum(one.generation.forwards for one in each) for each in (ours, theirs))
+    saved = f"{name} took {forwards} forwards where {baseline} took {before}: {_fewer(theirs, ours)}"
+    runs = len(_totals(ours))
+    timed = f"{_seconds(_totals(ours))} against {_seconds(_totals(theirs))}"
+    parts = [saved, timed + (f", median and range of {runs} runs" if runs > 1 else ", one run each")]
+    if ours[0].correct is not None:
+        right = [sum(bool(one.correct) for one in each) for each in (ours, theirs)]
+        parts.append(f"right answers: {name} {right[0]}, {baseline} {right[1]} of {len(all_answers)}")
+    note = f"\nThe first is the baseline, as {BASELINE} is not in the list." if baseline != BASELINE else ""
+    return f"{'; '.join(parts)}.{note}"
+
+
+def _fewer(theirs: Sequence[Answer], ours: Sequence[Answer]) -> str:
+    """Compare the forwards of two samplers in words."""
+    before, forwards = (sum(one.generation.forwards for one in each) for each in (theirs, ours))
+    if before == forwards:
+        return "as many"
+    ratio, word = (before / forwards, "fewer") if before > forwards else (forwards / before, "more")
+    return f"{ratio:.1f} times {word}"
+
+
+def _totals(answers: Sequence[Answer]) -> list[float]:
+    """Return the seconds of every run, summed over the questions."""
+    return [sum(run) for run in zip(*(answer.seconds for answer in answers), strict=False)]
+
+
+def _seconds(runs: Sequence[float]) -> str:
+    """Return the median and the range of some runs; of one run, its seconds."""
+    spread = f" ({min(runs):.2f} to {max(runs):.2f})" if len(runs) > 1 else ""
+    return f"{median(runs):.2f} s{spread}"
 
 
 def _table(prompt: str) -> Table:
@@ -212,14 +276,15 @@ def _table(prompt: str) -> Table:
     return table
 
 
-def _facts(name: str, answer: Answer, speedup: float) -> Text:
+def _facts(name: str, answer: Answer, compared: str) -> Text:
     """Return the sampler's name, the cost of its answer, and whether it is right."""
     from rich.text import Text
 
     cost = answer.generation
     text = Text(name, style="bold")
-    text.append(f"\n{cost.steps} steps\n{cost.forwards} forwards\n{cost.seconds:.2f} s", "not bold dim")
-    text.append(f"\n{speedup:.2f}x", "not bold cyan")
+    text.append(f"\n{cost.steps} steps\n{cost.forwards} forwards\n{_seconds(answer.seconds)}", "not bold dim")
+    if compared:
+        text.append(f"\n{compared}", "not bold cyan")
     if answer.correct is not None:
         text.append(*("\ncorrect", "not bold green") if answer.correct else ("\nwrong", "not bold red"))
     return text

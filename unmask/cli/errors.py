@@ -27,7 +27,7 @@ def sentences(debug: bool) -> Iterator[None]:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(FAILED) from None
     except (ValueError, OSError, MemoryError, RuntimeError) as error:
-        if isinstance(error, RuntimeError) and not _is_out_of_memory(error):
+        if isinstance(error, RuntimeError) and not is_out_of_memory(error):
             raise
         if debug:
             traceback.print_exc()
@@ -43,7 +43,7 @@ def print_error(message: str) -> None:
 
 def sentence(error: Exception) -> str:
     """Return the message of an error on one line."""
-    if isinstance(error, MemoryError) or _is_out_of_memory(error):
+    if is_out_of_memory(error):
         return (
             "out of memory; lower --max-new-tokens, give fewer prompts, or load a smaller --dtype "
             "(bfloat16, int8)"
@@ -53,5 +53,8 @@ def sentence(error: Exception) -> str:
     return " ".join(str(error).split())
 
 
-def _is_out_of_memory(error: Exception) -> bool:
+def is_out_of_memory(error: Exception) -> bool:
+    """Return whether an allocation failed."""
+    if isinstance(error, MemoryError):
+        return True
     return isinstance(error, RuntimeError) and any(text in str(error) for text in OUT_OF_MEMORY)

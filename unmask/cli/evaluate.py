@@ -15,6 +15,7 @@ from unmask.cli import complete
 from unmask.cli.eval_progress import showing_progress
 from unmask.cli.isolation import UnsafeCode, check_isolation
 from unmask.cli.options import (
+    DataFolder,
     DecodingOptions,
     ModelOptions,
     SamplerOptions,
@@ -26,6 +27,7 @@ from unmask.cli.runs import compile_now, load_model, say_dimly, worker_loader
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from unmask.evals.manifest import Manifest
     from unmask.evals.summary import Summary
     from unmask.evals.task import Sample, Task
     from unmask.models.trunk import Trunk
@@ -53,21 +55,25 @@ class TaskOptions:
         str | None,
         typer.Option("--protocol", show_default="the task's first", help="Prompts and scoring."),
     ] = None
-    data: Annotated[
-        Path | None, typer.Option("--data", metavar="FOLDER", help="Local data instead of the hub's.")
+    data: DataFolder = None
+    limit: Annotated[
+        int | None,
+        typer.Option(
+            "--limit", metavar="N", help="Only the first N samples; a larger N adds to what is done."
+        ),
     ] = None
-    limit: Annotated[int | None, typer.Option("--limit", metavar="N", help="Only the first N samples.")] = (
-        None
-    )
     out: Annotated[
         Path | None,
         typer.Option(
             "--out",
             metavar="FOLDER",
-            show_default="runs/MODEL/SAMPLER",
+            show_default="runs/MODEL/TASK/SAMPLER-SETTINGS",
             help="Folder of the runs, one folder per task; a run found there is resumed.",
         ),
     ] = None
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Start anew, and lose the run found there.")
+    ] = False
     batch_size: Annotated[int, typer.Option("--batch-size", "-b", help="Samples decoded together.")] = 8
     unsafe_code: UnsafeCode = False
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object per task.")] = False
@@ -109,14 +115,22 @@ class RayOptions:
             raise ValueError("--workers needs a cluster; add --ray local or --ray ADDRESS")
 
 
-@dataclass(frozen=True)
+@dataclass
 class TaskRun:
-    """A task with its samples and settings."""
+    """A task with its samples and settings, and its folder as soon as that is known."""
 
     task: Task
     samples: Sequence[Sample]
     config: GenerationConfig
-    out: Path
+    limit: int | None
+    folder: Path
+
+    def name_folder(self, sampler: str, manifest: Manifest) -> Path:
+        """Add the name of the sampler and a hash of all settings to the folder."""
+        from unmask.evals.manifest import hash_settings
+
+        self.folder /= f"{Path(sampler).name}-{hash_settings(manifest.configuration)}"
+        return self.folder
 
 
 def evaluate(
@@ -128,21 +142,25 @@ def evaluate(
     length: TaskLengthOptions,
     cluster: RayOptions,
 ) -> None:
-    """Run benchmarks; the same command again resumes a stopped run."""
+    """Run benchmarks; the same command again resumes a stopped run, a larger --limit extends it."""
     sampler = choice.build()
-    out = tasks.out or RUNS / _short(model.model) / choice.sampler
+    out = tasks.out or RUNS / _short(model.model)
     runs = [_task_run(name, tasks, decoding, length, out) for name in dict.fromkeys(names)]
     here = [] if cluster.ray else [one.task for one in runs]  # workers check themselves
     check_isolation(here, unsafe=tasks.unsafe_code)
     summaries = []
     with _evaluator(model, cluster, runs[0], sampler, tasks.batch_size) as evaluate_samples:
         for one in runs:
-            summaries.append(_run(partial(evaluate_samples, batch_size=tasks.batch_size), one, sampler))
+            named = one.folder if tasks.out else partial(one.name_folder, choice.sampler)
+            settings = {"out": named, "batch_size": tasks.batch_size, "overwrite": tasks.overwrite}
+            summaries.append(_run(partial(evaluate_samples, **settings), one, sampler))
+            if cluster.ray and one.task.runs_programs:
+                say_dimly(f"generated programs were isolated by {summaries[-1].environment['isolation']}")
             if tasks.json:
                 _print_json(summaries[-1])
     if not tasks.json:
         _print_tables(summaries, f"{choice.title} on {_short(model.model)}")
-        say_dimly(f"kept in {out}")
+        say_dimly(f"kept in {', '.join(str(one.folder) for one in runs)}")
 
 
 def _short(model: str) -> str:
@@ -155,11 +173,12 @@ def _task_run(
 ) -> TaskRun:
     """Find a task and load its samples; errors in settings and data come before a model is loaded."""
     from unmask.evals import get_task
-    from unmask.evals.run import load_samples
+    from unmask.evals.run import check_limit, load_samples
 
     task = get_task(name, options.protocol)
+    check_limit(options.limit)
     config = build_config(decoding, length, max_new_tokens=task.max_new_tokens, stop=task.stop)
-    return TaskRun(task, load_samples(task, options.data, options.limit), config, out / task.name)
+    return TaskRun(task, load_samples(task, options.data), config, options.limit, out / task.name)
 
 
 @contextmanager
@@ -190,7 +209,7 @@ def _warm_up(model: Trunk, run: TaskRun, sampler: Sampler, batch_size: int) -> f
 
     new_tokens = run.config.new_tokens(model.info)
     [ids] = encode_prompts(model, [run.samples[0].prompt], new_tokens)
-    rows = max(1, min(batch_size, len(run.samples)))
+    rows = max(1, min(batch_size, len(run.samples[: run.limit])))
     return warm_up(model, sampler, run.config, rows=(rows,), prompt_tokens=len(ids))
 
 
@@ -198,12 +217,15 @@ def _run(evaluate_samples: Callable[..., Summary], run: TaskRun, sampler: Sample
     """Run a task; an interrupt says how to resume it."""
     with showing_progress(run.task.name) as watch:
         try:
-            return evaluate_samples(run.task, run.samples, sampler, run.config, out=run.out, progress=watch)
+            return evaluate_samples(
+                run.task, run.samples, sampler, run.config, limit=run.limit, progress=watch
+            )
         except KeyboardInterrupt:
             last = watch.last
             done = "before its first sample" if last is None else f"after {last.done} of {last.total} samples"
             typer.echo(
-                f"{run.task.name} was interrupted {done}; the same command resumes it in {run.out}", err=True
+                f"{run.task.name} was interrupted {done}; the same command resumes it in {run.folder}",
+                err=True,
             )
             raise
 

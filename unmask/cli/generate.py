@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
 from time import perf_counter
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,10 +17,10 @@ from unmask.cli.options import (
     PromptOptions,
     SamplerOptions,
     build_config,
-    read_text,
+    read_prompt,
 )
-from unmask.cli.output import print_cost, print_json, print_text
-from unmask.cli.runs import Setup, compile_now, load_model, watching
+from unmask.cli.output import print_cost, print_heading, print_json, print_text
+from unmask.cli.runs import Setup, compile_now, load_model, token_bar, watched, watching
 
 if TYPE_CHECKING:
     from unmask.text.generate import Generation, Prepared
@@ -50,16 +51,18 @@ def generate(
         raise ValueError("there is no prompt; give at least one, or - to read it from standard input")
     if stream and (output.json or output.live or len(prompts) > 1):
         raise ValueError("--stream prints one text as it grows; leave out --json, --live and further prompts")
-    texts = [read_text(prompt) for prompt in prompts]
+    texts = [read_prompt(prompt) for prompt in prompts]
     setup = set_up(model, choice, decoding, length)
     chats = prompting.apply(setup.model, texts)
     warm_up_on(setup, lambda: [make_batch(setup, chats).steps])
     batch = make_batch(setup, chats)
     answers = [print_stream(setup, batch, output)] if stream else decode(setup, batch, output)
-    for text, answer in zip(texts, answers, strict=True):
+    for number, (text, answer) in enumerate(zip(texts, answers, strict=True), start=1):
         if output.json:
             print_json(answer, prompt=text, model=model.model, sampler=choice.sampler)
             continue
+        if len(texts) > 1:
+            print_heading(number, len(texts), text)
         if not stream:
             print_text(answer.text)
         print_cost(answer, answer.finish, setup.shown_seed)
@@ -101,11 +104,19 @@ def decode(setup: Setup, batch: Prepared, output: OutputOptions) -> list[Generat
 
 
 def print_stream(setup: Setup, batch: Prepared, output: OutputOptions) -> Generation:
-    """Print the answer of a batch of one while it grows, and return it."""
+    """Print the answer of a batch of one while it grows, and return it; a bar shows until it begins."""
     from unmask.text.stream import chunks
 
-    with watching(setup, batch, output, bar=False) as steps:
-        for chunk in chunks(batch, steps, None):
-            print_text(chunk.text, end="" if chunk.generation is None else "\n")
+    begun = False
+    with watching(setup, batch, output, bar=False) as steps, ExitStack() as waiting:
+        watch = waiting.enter_context(token_bar(batch.canvas, patience=0))
+        try:
+            for chunk in chunks(batch, watched(steps, [watch]), None):
+                waiting.close()
+                print_text(chunk.text, end="" if chunk.generation is None else "\n")
+                begun = True
+        except KeyboardInterrupt:
+            print_text("", end="\n" if begun else "")
+            raise
     assert chunk.generation is not None
     return chunk.generation

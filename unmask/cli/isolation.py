@@ -18,11 +18,17 @@ UnsafeCode = Annotated[
 ]
 
 
-def check_isolation(tasks: Iterable[Task], *, unsafe: bool) -> None:
-    """Say what isolates generated programs; raise if that is not enough and the user does not allow it."""
+def check_isolation(tasks: Iterable[Task], *, unsafe: bool) -> str:
+    """Say what isolates generated programs, and return it, or "" if no task runs any.
+
+    Raise if that is not enough and the user does not allow it.
+    """
     from unmask.sandbox import allow_unsafe_code, require_isolation
 
     if unsafe:
         allow_unsafe_code()
-    if any(task.runs_programs for task in tasks):
-        say_dimly(f"generated programs are isolated by {require_isolation()}")
+    if not any(task.runs_programs for task in tasks):
+        return ""
+    isolation = str(require_isolation())
+    say_dimly(f"generated programs are isolated by {isolation}")
+    return isolation

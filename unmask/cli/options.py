@@ -9,6 +9,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
+from pathlib import Path
 from types import UnionType
 from typing import (
     TYPE_CHECKING,
@@ -28,6 +29,7 @@ import typer
 from unmask.cli import complete
 from unmask.cli.fields import parse, parse_fields
 from unmask.describe import source_lines
+from unmask.errors import FieldError
 from unmask.text.fields import ConfigFields
 
 if TYPE_CHECKING:
@@ -36,6 +38,12 @@ if TYPE_CHECKING:
 
 DEFAULT_MODEL = "mini-llada"
 DEFAULT_SAMPLER = "less"
+DataFolder = Annotated[
+    Path | None,
+    typer.Option(
+        "--data", metavar="FOLDER", show_default="UNMASK_DATA, else the hub", help="The benchmark files."
+    ),
+]
 LINES = source_lines("unmask.text", "config.py", "GenerationConfig")
 STEPS = (
     "steps",
@@ -281,3 +289,11 @@ def build_config(*groups: Any, **defaults: Any) -> GenerationConfig:
 def read_text(text: str) -> str:
     """Return the text of an argument; "-" reads standard input."""
     return sys.stdin.read().removesuffix("\n") if text == "-" else text
+
+
+def read_prompt(text: str) -> str:
+    """Return the prompt of an argument; raise if it is empty."""
+    prompt = read_text(text)
+    if not prompt.strip():
+        raise FieldError("PROMPT", prompt, "must not be empty", "write a text to answer")
+    return prompt

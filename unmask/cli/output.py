@@ -15,10 +15,20 @@ if TYPE_CHECKING:
     from unmask.text.generate import Cost, Generation
     from unmask.text.infill import Infilling
 
+HEADING = 80  # characters of a prompt in a heading
+
 
 def print_text(text: str, *, end: str = "\n") -> None:
     """Print a text; on a terminal, without control characters."""
     typer.echo((printable(text) if sys.stdout.isatty() else text) + end, nl=False)
+
+
+def print_heading(number: int, total: int, prompt: str) -> None:
+    """Print the prompt of one text of several, shortened to a line."""
+    line = " ".join(printable(prompt).split())
+    shown = line if len(line) <= HEADING else f"{line[:HEADING]}..."
+    gap = "" if number == 1 else "\n"
+    typer.secho(f"{gap}== {number} of {total}: {shown} ==", bold=True)
 
 
 def print_cost(cost: Cost, finish: str | None = None, seed: int | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Progress on standard error, shown after two seconds."""
+"""Progress on standard error, shown to those who wait."""
 
 from __future__ import annotations
 
@@ -20,8 +20,13 @@ PATIENCE = 2.0  # seconds before anything is shown
 
 
 @contextmanager
-def progress(label: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
-    """Yield a function that takes the amount done; without a total the bar only moves."""
+def progress(
+    label: str, total: int | None = None, patience: float | None = None
+) -> Iterator[Callable[[int], None]]:
+    """Yield a function that takes the amount done; without a total the bar only moves.
+
+    The bar is shown after `patience` seconds, two by default.
+    """
     console = Console(stderr=True)
     columns = (
         SpinnerColumn(),
@@ -32,7 +37,7 @@ def progress(label: str, total: int | None = None) -> Iterator[Callable[[int], N
     share = () if total is None else (TaskProgressColumn(),)
     bar = Progress(*columns, *share, console=console, transient=True, disable=not console.is_terminal)
     task = bar.add_task(label, total=total)
-    timer = Timer(PATIENCE, bar.start)
+    timer = Timer(PATIENCE if patience is None else patience, bar.start)
     timer.daemon = True
     timer.start()
     try:

@@ -2,31 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from unmask.cli import complete
+from unmask.cli.evaluate import RayOptions
 from unmask.cli.isolation import UnsafeCode, check_isolation
 from unmask.cli.options import (
     DEFAULT_MODEL,
+    DataFolder,
     LoadOptions,
     ModelOptions,
     build_config,
     config_options,
 )
-from unmask.cli.runs import compile_now, load_model
+from unmask.cli.runs import compile_now, load_model, worker_loader
 from unmask.cli.tasks import print_experiments
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from unmask.evals.run import Progress
+    from unmask.evals.batches import EvalBatch
+    from unmask.evals.cluster import Cluster
+    from unmask.evals.decode import Decoded
+    from unmask.evals.run import EvalJob, Progress
     from unmask.experiments.experiment import Experiment
+    from unmask.experiments.forecast import Forecast
     from unmask.experiments.lab import Lab, Watch
     from unmask.experiments.report import Report, Table
     from unmask.experiments.runs import Outcome, Run
@@ -85,9 +91,7 @@ class ReproduceOptions(LoadOptions):
         Path | None,
         typer.Option("--page", metavar="FILE", show_default="OUT/results.md", help="The page of `all`."),
     ] = None
-    data: Annotated[
-        Path | None, typer.Option("--data", metavar="FOLDER", help="Local data instead of the hub's.")
-    ] = None
+    data: DataFolder = None
     batch_size: Annotated[
         int | None,
         typer.Option(
@@ -101,6 +105,9 @@ class ReproduceOptions(LoadOptions):
     records_only: Annotated[
         bool, typer.Option("--records-only", help="Build from the stored records alone; decode nothing.")
     ] = False
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only estimate how long the missing runs will take.")
+    ] = False
     pack: Annotated[
         bool, typer.Option("--pack", help="Move new records into OUT/records.tar.xz at the end.")
     ] = False
@@ -110,7 +117,7 @@ class ReproduceOptions(LoadOptions):
         float | None, typer.Option("--max-steps", help="calibrate: steps per sample at most, instead.")
     ] = None
 
-    def lab(self, decoding: ReproduceDecoding) -> Lab:
+    def lab(self, decoding: ReproduceDecoding, cluster: Cluster | None) -> Lab:
         """Return the lab with these settings; it loads models through the CLI."""
         from unmask.experiments.lab import Lab, LabSettings
 
@@ -119,16 +126,27 @@ class ReproduceOptions(LoadOptions):
         values = {name: getattr(self if hasattr(self, name) else config, name) for name in names}
         values["models"] = tuple(self.models or [DEFAULT_MODEL])
         values["tasks"] = tuple(self.tasks.split(",")) if self.tasks else ()
-        return Lab(LabSettings(**values), load=lambda lab, name: self._load(lab, name, config))
+
+        def decode(name: str, job: EvalJob, batches: Sequence[EvalBatch]) -> Iterator[Decoded]:
+            assert cluster is not None
+            return replace(cluster, load=worker_loader(self.model_options(name))).decode(job, batches)
+
+        return Lab(
+            LabSettings(**values),
+            load=lambda lab, name: self._load(lab, name, config),
+            decode=None if cluster is None else decode,
+        )
+
+    def model_options(self, name: str) -> ModelOptions:
+        """Return the options that load one of the models."""
+        return ModelOptions(model=name, device=self.device, dtype=self.dtype, compile=self.compile)
 
     def _load(self, lab: Lab, name: str, config: GenerationConfig) -> Trunk:
         """Load a model; if it is to be compiled, compile it at the lab's batch size."""
         from unmask.fast.warm_up import warm_up
         from unmask.text.generate import DEFAULT_SAMPLER
 
-        model = load_model(
-            ModelOptions(model=name, device=self.device, dtype=self.dtype, compile=self.compile)
-        )
+        model = load_model(self.model_options(name))
         rows = (lab.batch_size(model),)
         compile_now(model, name, lambda: warm_up(model, DEFAULT_SAMPLER, config, rows=rows))
         return model
@@ -146,23 +164,92 @@ List = Annotated[
 
 
 def reproduce(
-    names: Names, options: ReproduceOptions, decoding: ReproduceDecoding, show_list: List = False
+    names: Names,
+    options: ReproduceOptions,
+    decoding: ReproduceDecoding,
+    cluster: RayOptions,
+    show_list: List = False,
 ) -> None:
     """Make the paper's tables and figures; the same command again resumes a stopped run."""
-    from unmask.evals import get_task
     from unmask.experiments import EXPERIMENTS, get_experiment
-    from unmask.experiments.lab import Missing
-    from unmask.experiments.page import figures_folder, write_page
 
     chosen = dict.fromkeys(EXPERIMENTS if "all" in names else names)
     experiments = [get_experiment(name) for name in chosen]
-    lab, page = options.lab(decoding), options.page or options.out / PAGE
-    tables = options.out / "reports"
-    figures = figures_folder(page) if "all" in names else tables
     _set_threads(options.threads)
-    if not options.records_only:
-        tasks = {name for model in lab.models for name in lab.tasks(model)}
-        check_isolation(map(get_task, tasks), unsafe=options.unsafe_code)
+    if options.unsafe_code:  # the workers of a cluster must know when they start
+        from unmask.sandbox import allow_unsafe_code
+
+        allow_unsafe_code()
+    with _connected(cluster, options) as workers:
+        lab = options.lab(decoding, workers)
+        if not options.records_only:
+            _prepare(lab, experiments, options, workers)
+        if not options.dry_run:
+            _make(lab, experiments, options, every="all" in names)
+
+
+@contextmanager
+def _connected(cluster: RayOptions, options: ReproduceOptions) -> Iterator[Cluster | None]:
+    """Yield the cluster that the options name, or None."""
+    if cluster.ray is None:
+        yield None
+        return
+    from unmask.evals.cluster import connect
+
+    first = options.model_options((options.models or [DEFAULT_MODEL])[0])
+    gpu = options.device != "cpu"
+    with connect(cluster.ray, worker_loader(first), workers=cluster.workers, gpu=gpu) as workers:
+        yield workers
+
+
+def _prepare(
+    lab: Lab, experiments: Sequence[Experiment], options: ReproduceOptions, workers: Cluster | None
+) -> None:
+    """Check what isolates programs, and say how long the missing runs will take."""
+    from unmask.evals import get_task
+    from unmask.experiments.forecast import forecast
+
+    tasks = {name for model in lab.models for name in lab.tasks(model)}
+    check_isolation(map(get_task, tasks), unsafe=options.unsafe_code)
+    lines = _estimate(forecast(lab, experiments), 1 if workers is None else workers.workers)
+    for line in lines:
+        typer.secho(line, dim=not options.dry_run, err=not options.dry_run)
+
+
+def _estimate(cost: Forecast, workers: int) -> list[str]:
+    """Return an estimate and its base in words."""
+    if not cost.runs:
+        return ["estimate: no run is to be made"]
+    pace = "" if workers == 1 else f" on {workers} workers"
+    total = f"{cost.samplers} samplers, {cost.samples:,} texts, {cost.forwards:,.0f} forwards of one text"
+    stored, others = cost.stored, cost.runs - cost.stored
+    chosen = ", runs that an experiment chooses from these results" if cost.chosen_later else ""
+    lines = [
+        f"estimate: about {_duration(cost.seconds / workers)}{pace} for {cost.runs} runs ({total})",
+        f"  forwards: those of stored runs for {stored}, the paper's for {others}; your model's may differ",
+        f"  not counted: loading, scoring, timing experiments, step-level measurements{chosen}",
+    ]
+    for one in cost.timed:
+        size = f"{one.rows} x {one.columns}"
+        lines.append(f"  {one.model}: a forward of {size} tokens took {one.seconds:.2g} s on {one.device}")
+    return lines
+
+
+def _duration(seconds: float) -> str:
+    """Return a time in one unit."""
+    for unit, size in (("hours", 3600), ("minutes", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.1f} {unit}"
+    return f"{max(1, round(seconds))} seconds"
+
+
+def _make(lab: Lab, experiments: Sequence[Experiment], options: ReproduceOptions, *, every: bool) -> None:
+    """Make the runs, and write tables and figures; the page too if these are all experiments."""
+    from unmask.experiments.lab import Missing
+    from unmask.experiments.page import figures_folder, write_page
+
+    page, tables = options.page or options.out / PAGE, options.out / "reports"
+    figures = figures_folder(page) if every else tables
     reports, outcomes, missing = {}, {}, dict[str, str]()
     for experiment in experiments:
         try:
@@ -173,7 +260,7 @@ def reproduce(
         outcomes.update(finished)
         _show(experiment, reports[experiment], tables, figures)
     _report_missing(missing, any_built=bool(reports))
-    if "all" in names:
+    if every:
         page.parent.mkdir(parents=True, exist_ok=True)
         write_page(page, lab, reports, list(outcomes.values()), absent=list(missing))
         typer.secho(f"results page: {page}", dim=True, err=True)

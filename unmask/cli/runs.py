@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import typer
 
+from unmask.cli.keys import no_echo, stopping_between_steps
 from unmask.cli.live import FRAMES_PER_SECOND, Throttle, can_show, showing
 from unmask.cli.options import ModelOptions, OutputOptions
 from unmask.cli.picture import Picture
@@ -80,6 +81,7 @@ class Setup:
             blocks=[[block.columns.start, block.columns.stop, block.budget] for block in plan.blocks],
             blockwise=plan.blockwise,
             canvas=rows,
+            end_ids=list(self.model.info.eos_ids),
         )
 
 
@@ -134,8 +136,9 @@ def watching(
 
     A live picture begins with the column `first`; without one, a bar shows the progress.
     """
-    watchers: list[Watcher] = []
     with ExitStack() as stack:
+        stack.enter_context(no_echo())
+        watchers: list[Watcher] = [stack.enter_context(stopping_between_steps())]
         if output.trace is not None:
             from unmask.trace import recording
 
@@ -146,11 +149,12 @@ def watching(
         if can_show(output.live):
             watchers.append(stack.enter_context(_live(setup, run, first)))
         elif bar:
-            watchers.append(stack.enter_context(_bar(run.canvas)))
-        yield _watched(run.steps, watchers)
+            watchers.append(stack.enter_context(token_bar(run.canvas)))
+        yield watched(run.steps, watchers)
 
 
-def _watched(steps: Iterator[Step], watchers: Sequence[Watcher]) -> Iterator[Step]:
+def watched(steps: Iterator[Step], watchers: Sequence[Watcher]) -> Iterator[Step]:
+    """Yield steps after each watcher has seen them."""
     for step in steps:
         for watch in watchers:
             watch(step)
@@ -168,11 +172,11 @@ def _live(setup: Setup, run: Decoding, first: int) -> Iterator[Watcher]:
 
 
 @contextmanager
-def _bar(canvas: Canvas) -> Iterator[Watcher]:
-    """Show a bar of committed tokens."""
+def token_bar(canvas: Canvas, patience: float | None = None) -> Iterator[Watcher]:
+    """Show a bar of committed tokens after `patience` seconds."""
     total = int((canvas.tokens == canvas.mask_id).sum())
     throttle = Throttle(FRAMES_PER_SECOND)
-    with progress("decoding", total) as update:
+    with progress("decoding", total, patience) as update:
 
         def watch(step: Step) -> None:
             if throttle.due():  # counting waits for the device

@@ -10,6 +10,7 @@ import typer
 
 from unmask.cli import complete
 from unmask.cli.isolation import UnsafeCode, check_isolation
+from unmask.cli.options import DataFolder
 from unmask.cli.printable import printable
 
 if TYPE_CHECKING:
@@ -31,11 +32,11 @@ TaskName = Annotated[
 Protocol = Annotated[
     str | None, typer.Option("--protocol", show_default="the run's own", help="Judge by this protocol.")
 ]
-Data = Annotated[
-    Path | None, typer.Option("--data", metavar="FOLDER", help="Local data instead of the hub's.")
-]
 Out = Annotated[
-    Path | None, typer.Option("--out", metavar="FILE", help="Write the records with their new verdicts.")
+    Path | None,
+    typer.Option(
+        "--out", metavar="FILE", help="Write the records with their new verdicts, and FILE.run.json."
+    ),
 ]
 Show = Annotated[int, typer.Option("--show", metavar="N", help="List up to N changed samples.")]
 
@@ -44,7 +45,7 @@ def score(
     place: Place,
     task: TaskName = None,
     protocol: Protocol = None,
-    data: Data = None,
+    data: DataFolder = None,
     out: Out = None,
     show: Show = 10,
     unsafe_code: UnsafeCode = False,
@@ -59,7 +60,7 @@ def score(
     if not records:
         raise ValueError(f"{file} holds no complete record; there is nothing to score")
     judging = _task(file, task, protocol)
-    check_isolation([judging], unsafe=unsafe_code)
+    isolation = check_isolation([judging], unsafe=unsafe_code)
     rescored = rescore(judging, load_samples(judging, data), records)
     if rescored.other_prompts:
         typer.echo(
@@ -74,6 +75,7 @@ def score(
     _print_changes(rescored.changed, show)
     if out is not None:
         out.write_bytes(b"".join(map(to_line, rescored.after)))
+        _write_origin(out, file, judging, isolation)
         typer.secho(f"wrote {out}", dim=True, err=True)
 
 
@@ -90,6 +92,23 @@ def _task(file: Path, name: str | None, protocol: str | None) -> Task:
     own = manifest.configuration["task"]
     same = name is None or name == own["name"]
     return get_task(name or own["name"], protocol or (own["protocol"] if same else None))
+
+
+def _write_origin(out: Path, file: Path, task: Task, isolation: str) -> None:
+    """Write what judged the records, and what isolated their programs, beside them."""
+    from datetime import datetime, timezone
+
+    from unmask import __version__
+    from unmask.evals.folder import write_json
+
+    judged = {"name": task.name, "protocol": task.protocol, "version": task.version}
+    environment = {
+        **({"isolation": isolation} if isolation else {}),
+        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "unmask": __version__,
+    }
+    content = {"records": str(file), "task": judged, "environment": environment}
+    write_json(out.with_name(f"{out.name}.run.json"), content)
 
 
 def _print_accuracies(before: Sequence[Record], after: Sequence[Record]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
@@ -124,11 +125,26 @@ class ServerOptions(LoadOptions):
         ),
     ] = False
 
+    log_json: Annotated[
+        bool,
+        typer.Option(
+            "--log-json",
+            show_default="only if standard error is no terminal",
+            help="Log JSON lines.",
+            rich_help_panel=_PANEL,
+        ),
+    ] = False
+
     def __post_init__(self) -> None:
         if self.api_key is not None and not self.api_key.strip():
             raise ValueError("--api-key must not be empty; leave it out to let everybody in")
         if self.api_key is None and KEY in os.environ:  # typer drops an empty one
             raise ValueError(f"{KEY} must not be empty; unset it to let everybody in")
+
+    @property
+    def logs_json(self) -> bool:
+        """Whether programs read the log, not a person at a terminal."""
+        return self.log_json or not sys.stderr.isatty()
 
     def model(self, argument: str | None) -> ModelOptions:
         """Return the model that the argument or the option names, and how to load it."""
@@ -220,7 +236,7 @@ def serve(
 ) -> None:
     """Serve a model over HTTP, for OpenAI's clients."""
     try:
-        from unmask.serving.logs import log_json
+        from unmask.serving.logs import log_lines
         from unmask.serving.server import serve as run
         from unmask.serving.server import warm_up_server
         from unmask.serving.settings import Settings
@@ -255,7 +271,7 @@ def serve(
     with bound(server.host, server.port) as sockets:
         loaded = load_model(source)
         _set_threads(server.threads)
-        log_json()
+        log_lines(json=server.logs_json)
         warm_up = partial(warm_up_server, loaded, settings=settings, limits=limits, exact=server.exact)
         compile_now(loaded, source.model, warm_up, log.info)
         run(loaded, settings.within(loaded.info, limits), limits, sockets=sockets, exact=server.exact)
@@ -295,7 +311,9 @@ def _serve_on_ray(
     warm_up = partial(warm_up_server, settings=settings, limits=limits, exact=server.exact)
     load = worker_loader(model)
     loader = partial(load_and_prepare, load, warm_up) if model.compile else load
-    serve_on_ray(loader, settings, limits, fleet, host=server.host, port=server.port)
+    serve_on_ray(
+        loader, settings, limits, fleet, host=server.host, port=server.port, log_json=server.logs_json
+    )
 
 
 def _set_threads(threads: int | None) -> None:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from unmask.cli.picture import END
 from unmask.cli.printable import printable
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from unmask.trace import Trace
+    from unmask.trace import Difference, Trace
 
 File = Annotated[str, typer.Argument(metavar="FILE", help="A trace, as --trace writes it.")]
 Other = Annotated[
@@ -25,7 +27,7 @@ Html = Annotated[
 
 
 def trace(file: File, other: Other = None, html: Html = None) -> None:
-    """Summarise a trace, or two; with --html, write a page that shows any step and where they differ."""
+    """Summarise a trace, or two and where they part; with --html, write a page that shows any step."""
     from unmask.trace import read_trace
 
     names = [name for name in (file, other) if name is not None]
@@ -38,6 +40,10 @@ def trace(file: File, other: Other = None, html: Html = None) -> None:
         if not each.complete:
             typer.echo(f"{name} is incomplete: its run was stopped, or is still running", err=True)
         _summarise(each)
+    if other is not None:
+        for row in range(len(read[0].header.canvas)):
+            typer.secho(f"row {row} of both: ", dim=True, nl=False)
+            typer.echo(_parting(read[0], read[1], row))
     if html is not None:
         from unmask.trace.html import to_html
 
@@ -114,8 +120,37 @@ def _text(read: Trace, row: int) -> str:
     """Return the generated text of a row."""
     from unmask.trace import replay
 
-    texts, header = read.texts, read.header
-    tokens = replay(read)[row][header.start :]
-    return "".join(
-        "░" if token == header.mask_id else texts.get(str(token), f"<{token}>") for token in tokens
-    )
+    header = read.header
+    runs = groupby(replay(read)[row][header.start :], key=lambda token: token in header.end_ids)
+    return "".join(END if ends else "".join(_spell(read, token) for token in run) for ends, run in runs)
+
+
+def _spell(read: Trace, token: int) -> str:
+    return "░" if token == read.header.mask_id else read.texts.get(str(token), f"<{token}>")
+
+
+def _parting(read: Trace, other: Trace, row: int) -> str:
+    """Say where two runs wrote different tokens: the first position, and the first step."""
+    from unmask.trace import differences, written
+
+    found = differences(read, other, row)
+    if not found:
+        same_columns = written(read, row).keys() == written(other, row).keys()
+        return "the same tokens" if same_columns else "the same tokens, as far as both runs wrote any"
+    names = (read.header.sampler, other.header.sampler)
+    if names[0] == names[1]:
+        names = ("the first run", "the second run")
+    start = read.header.canvas[row].index(read.header.mask_id)
+
+    def tell(difference: Difference) -> str:
+        facts = zip(names, (read, other), difference.tokens, difference.steps, strict=True)
+        wrote = [f"{name} wrote {_quote(run, token)} in step {step}" for name, run, token, step in facts]
+        return f"position {difference.column - start + 1}: {', '.join(wrote)}"
+
+    earliest = min(found, key=lambda difference: difference.step)
+    in_time = "" if earliest is found[0] else f"; in time, the first to differ is {tell(earliest)}"
+    return f"they part at {tell(found[0])}{in_time}; {len(found)} in all"
+
+
+def _quote(read: Trace, token: int) -> str:
+    return f"{END} (end of text)" if token in read.header.end_ids else repr(_spell(read, token))

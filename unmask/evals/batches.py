@@ -41,9 +41,14 @@ def _ids(model: TextModel, sample: Sample, new_tokens: int) -> tuple[int, ...]:
     return tuple(ids)
 
 
-def make_batches(samples: Sequence[EncodedSample], size: int) -> list[EvalBatch]:
-    """Make batches of `size`, shortest prompts first; the order depends on the samples alone."""
+def make_batches(samples: Sequence[EncodedSample], size: int, *, first: int = 0) -> list[EvalBatch]:
+    """Make batches of `size`, shortest prompts first, numbered from `first`.
+
+    The order depends on the samples alone, so the rest of a killed run has the batches that it lacks.
+    """
     whole("batch_size", size, 1)
     ordered = sorted(samples, key=lambda one: (len(one.ids), one.sample.id))
     starts = range(0, len(ordered), size)
-    return [EvalBatch(number, tuple(ordered[first : first + size])) for number, first in enumerate(starts)]
+    return [
+        EvalBatch(number, tuple(ordered[start : start + size])) for number, start in enumerate(starts, first)
+    ]

@@ -12,17 +12,18 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from unmask.errors import whole
 from unmask.evals.batches import EvalBatch
 from unmask.evals.decode import Decoded
-from unmask.evals.manifest import describe_model
-from unmask.evals.run import BATCH_SIZE, EvalJob, Watch, finish, make_job
+from unmask.evals.manifest import Manifest, describe_model
+from unmask.evals.run import BATCH_SIZE, EvalJob, Out, Watch, finish, make_job
 from unmask.evals.summary import Summary
 from unmask.evals.task import Sample, Task
 from unmask.ray_cluster import connected, import_ray
+from unmask.sandbox import require_isolation
+from unmask.sandbox.isolation import UNSAFE, unsafe_code
 from unmask.text.config import GenerationConfig
 from unmask.text.prompts import TextModel
 from unmask.types import Sampler
@@ -47,18 +48,21 @@ class Attempts:
 class Worker:
     """A Ray actor with a copy of the model; decodes batches by their number."""
 
-    def __init__(self, load: Load, job: EvalJob, attempts: Any) -> None:
+    def __init__(self, load: Load, job: EvalJob, batches: Sequence[EvalBatch], attempts: Any) -> None:
         self.job = job
+        self.batches = {batch.number: batch for batch in batches}
         self.attempts = attempts
         self.model = load()
         model, expected = describe_model(self.model), job.manifest.configuration["model"]
         if model != expected:
             raise ValueError(f"a worker has the model {model}, but the run began with {expected}")
+        if job.task.runs_programs:
+            _check_isolation(job.manifest)
 
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
         """Decode the batch of a row; return an error as a value, because Ray Data would hide its message."""
         try:
-            result: Decoded | Exception = self._decode(self.job.batches[row["number"]])
+            result: Decoded | Exception = self._decode(self.batches[row["number"]])
         except Exception as error:
             result = error
         return {"result": pickle.dumps(result)}
@@ -88,13 +92,16 @@ class Cluster:
         sampler: Sampler,
         config: GenerationConfig,
         *,
-        out: str | Path | None = None,
+        out: Out | None = None,
+        limit: int | None = None,
         batch_size: int = BATCH_SIZE,
         progress: Watch | None = None,
+        overwrite: bool = False,
     ) -> Summary:
         """Run a task; the records are the same as in a single process."""
-        job = self._job(task, samples, sampler, config, batch_size)
-        return finish(job, lambda batches: self._decode(job, batches), out, progress)
+        job = self._job(task, samples[:limit], sampler, config, batch_size)
+        job = replace(job, rest=samples[len(job.samples) :])
+        return finish(job, lambda batches: self.decode(job, batches), out, progress, overwrite=overwrite)
 
     def _job(
         self, task: Task, samples: Sequence[Sample], sampler: Sampler, config: GenerationConfig, size: int
@@ -103,6 +110,8 @@ class Cluster:
         ray, load = _ray(), self.load
 
         def plan() -> EvalJob:
+            if task.runs_programs:
+                require_isolation()
             return make_job(load(), task, samples, sampler, config, batch_size=size)
 
         with _plain_errors():
@@ -110,14 +119,14 @@ class Cluster:
         environment = {**job.manifest.environment, "workers": self.workers}
         return replace(job, manifest=replace(job.manifest, environment=environment))
 
-    def _decode(self, job: EvalJob, batches: Sequence[EvalBatch]) -> Iterator[Decoded]:
+    def decode(self, job: EvalJob, batches: Sequence[EvalBatch]) -> Iterator[Decoded]:
         """Yield the batches in the order in which they finish."""
         ray = _ray()
         attempts = ray.remote(Attempts).options(num_cpus=0).remote()
         numbers = [{"number": batch.number} for batch in batches]
         rows = ray.data.from_items(numbers, override_num_blocks=len(numbers)).map(
             Worker,
-            fn_constructor_args=(self.load, job, attempts),
+            fn_constructor_args=(self.load, replace(job, samples=(), rest=()), batches, attempts),
             compute=ray.data.ActorPoolStrategy(size=min(self.workers, len(numbers))),
             **self._share(),
         )
@@ -141,7 +150,8 @@ def connect(address: str, load: Load, *, workers: int | None = None, gpu: bool =
     """
     if workers is not None:
         whole("workers", workers, 1)
-    with connected(address, "ray.data") as ray:
+    variables = {UNSAFE: "1"} if unsafe_code() else {}
+    with connected(address, "ray.data", variables=variables) as ray:
         _quieten()
         slots = ray.cluster_resources()
         on_gpu = gpu and slots.get("GPU", 0) >= 1
@@ -150,6 +160,13 @@ def connect(address: str, load: Load, *, workers: int | None = None, gpu: bool =
         if (workers or 1) > most:
             raise ValueError(f"workers must be at most {most}, the {kind}s of the cluster; got {workers}")
         yield Cluster(load, workers or most, on_gpu)
+
+
+def _check_isolation(manifest: Manifest) -> None:
+    """Raise if this worker isolates programs less than the manifest says."""
+    seen, recorded = require_isolation(), manifest.environment.get("isolation", "")
+    if seen.allowed and str(seen) != recorded:
+        raise ValueError(f"a worker isolates programs by {seen}, but the run began with {recorded}")
 
 
 def _quieten() -> None:

@@ -5,11 +5,15 @@ from __future__ import annotations
 import bz2
 import gzip
 import json
+import os
 import zlib
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
 from unmask.evals.task import Sample
 
@@ -18,6 +22,9 @@ Make: TypeAlias = Callable[[int, Row], Sample]  # a sample from its place in the
 
 UNPACK: dict[str, Callable[[bytes], bytes]] = {"": bytes, ".gz": gzip.decompress, ".bz2": bz2.decompress}
 DAMAGED = (OSError, EOFError, ValueError, zlib.error)
+DATA = "UNMASK_DATA"  # environment variable: the data folder if none is named
+REMEDY = f"name the folder that holds the benchmark files with --data or {DATA}"
+TIMEOUT = 3.0  # seconds to wait for the hub
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +40,9 @@ class Source:
 
 
 def load_samples(source: Source, make: Make, folder: Path | None) -> list[Sample]:
-    """Load every sample, from a local folder, or from the hub if it is None."""
+    """Load every sample, from the folder, else from that of UNMASK_DATA, else from the hub."""
+    if folder is None and os.environ.get(DATA):
+        folder = Path(os.environ[DATA])
     if folder is None:
         where, rows = source.hub, _hub_rows(source)
     else:
@@ -99,8 +108,7 @@ def _find(folder: Path, file: str) -> Path:
         if path.is_file():
             return path
     raise FileNotFoundError(
-        f"{folder / file} does not exist, nor with .gz or .bz2; "
-        "name the folder that holds the benchmark files, or none to read from the hub"
+        f"{folder / file} does not exist, nor with .gz or .bz2; {REMEDY}, or none to read from the hub"
     )
 
 
@@ -126,20 +134,41 @@ def _parsed(place: str, content: bytes) -> Any:
 
 def _hub_rows(source: Source) -> Iterator[Row]:
     try:
-        from datasets import load_dataset
+        import datasets
     except ImportError as error:
         raise ValueError(
             "reading benchmarks from the hub needs the package datasets; pip install 'unmask[eval]', "
-            "or name a folder that holds the files"
+            f"or {REMEDY}"
         ) from error
-    for config in source.configs:
-        try:
-            rows = load_dataset(source.hub, config, split=source.split)
-        except (
-            OSError,
-            ValueError,
-        ) as error:  # datasets raises these without a connection, and for an unknown set
-            raise FileNotFoundError(
-                f"{source.hub} cannot be read from the hub: {error}; name a folder that holds the files"
-            ) from error
-        yield from rows
+    with _without_retries(datasets.config, source):
+        for config in source.configs:
+            try:
+                rows = datasets.load_dataset(source.hub, config, split=source.split)
+            # datasets raises these without a connection, and for an unknown set
+            except (OSError, ValueError) as error:
+                raise FileNotFoundError(
+                    f"{source.hub} cannot be read from the hub: {error}; {REMEDY}"
+                ) from error
+            yield from rows
+
+
+@contextmanager
+def _without_retries(config: Any, source: Source) -> Iterator[None]:
+    """If the hub does not answer, let datasets look in its cache only; it would try again and again."""
+    usual = config.HF_HUB_OFFLINE
+    config.HF_HUB_OFFLINE = usual or not (Path(source.hub).is_dir() or _answers(config.HF_ENDPOINT))
+    try:
+        yield
+    finally:
+        config.HF_HUB_OFFLINE = usual
+
+
+def _answers(url: str) -> bool:
+    """Return whether a server answers, be it with an error."""
+    try:
+        urlopen(Request(url, method="HEAD"), timeout=TIMEOUT).close()
+    except HTTPError:
+        return True
+    except (OSError, ValueError):  # ValueError: not the address of a server
+        return False
+    return True

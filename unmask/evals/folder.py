@@ -11,15 +11,17 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 from unmask.errors import FieldError
-from unmask.evals.batches import EvalBatch
-from unmask.evals.manifest import Manifest, differences
+from unmask.evals.batches import EncodedSample
+from unmask.evals.manifest import Manifest, differences, hash_prompts, with_samples
 from unmask.evals.records import (
     RECORDS,
     TIMINGS,
@@ -30,10 +32,12 @@ from unmask.evals.records import (
     read_lines,
     to_line,
 )
+from unmask.evals.task import Sample
 from unmask.models.checkpoint.files import too_deep
 
 LATER = " | resumed with "  # between the isolations of a run
 MANIFEST, SUMMARY, LOCK = "run.json", "summary.json", ".lock"
+REMEDY = "choose another folder (--out) or start anew (`unmask eval --overwrite`)"
 
 
 class RunFolder:
@@ -51,75 +55,85 @@ class RunFolder:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise ValueError(
-                    f"{self.path} is in use by another process; wait for it to end, or choose another folder"
+                    f"{self.path} is in use by another process; wait for it to end, "
+                    "or choose another folder (--out)"
                 ) from None
             yield
 
-    def begin(self, manifest: Manifest) -> Manifest:
-        """Return the stored manifest, which must agree with this one, or store this one."""
+    def clear(self) -> None:
+        """Remove a run, its records first."""
+        for name in (RECORDS, TIMINGS, SUMMARY, MANIFEST):
+            (self.path / name).unlink(missing_ok=True)
+
+    def begin(self, manifest: Manifest, samples: Sequence[EncodedSample], rest: Sequence[Sample]) -> Manifest:
+        """Store the manifest of a new run; of a stored one, check that it has the same settings and samples.
+
+        A stored run may have fewer samples, which this one adds to, or some of the `rest` of the task too.
+        """
         stored = read_manifest(self.path)
         if stored is None:
             if self._size(RECORDS):
-                raise ValueError(f"{self.path} holds records but no {MANIFEST}; choose another folder")
+                raise ValueError(f"{self.path} holds records but no {MANIFEST}; {REMEDY}")
             write_json(self.path / MANIFEST, asdict(manifest))
             return manifest
-        self._refuse(stored, manifest)
-        return self._note_isolation(stored, manifest)
+        self._refuse(stored, _for_samples_of(stored, manifest, samples, rest))
+        environment = _note_isolation(stored.environment, manifest.environment)
+        smaller = len(samples) < stored.configuration["task"]["samples"]
+        kept = Manifest(
+            configuration=stored.configuration if smaller else manifest.configuration, environment=environment
+        )
+        if kept != stored:
+            write_json(self.path / MANIFEST, asdict(kept))
+        return Manifest(configuration=manifest.configuration, environment=environment)
 
-    def _note_isolation(self, stored: Manifest, new: Manifest) -> Manifest:
-        """Store if the rest of the run isolates its programs in another way."""
-        earlier, now = (str(one.environment.get("isolation", "")) for one in (stored, new))
-        if not now or now in earlier.split(LATER):
-            return stored
-        environment = {**stored.environment, "isolation": earlier + LATER + now}
-        noted = Manifest(configuration=stored.configuration, environment=environment)
-        write_json(self.path / MANIFEST, asdict(noted))
-        return noted
-
-    def _refuse(self, stored: Manifest, new: Manifest) -> None:
-        changes = differences(stored.configuration, new.configuration)
+    def _refuse(self, stored: Manifest, configuration: Mapping[str, Any]) -> None:
+        changes = differences(stored.configuration, configuration)
         if changes:
             name, first, second = changes[0]
             more = f" (and {len(changes) - 1} more fields)" if len(changes) > 1 else ""
             raise ValueError(
                 f"{self.path} holds a run with {name} = {first!r}, but this one has {second!r}{more}; "
-                "choose another folder, or resume the stored run with its own settings"
+                f"{REMEDY}, or resume the stored run with its own settings"
             )
 
-    def resume(self, batches: Sequence[EvalBatch]) -> tuple[list[Record], list[Timing]]:
+    def resume(self, samples: Sequence[Sample], batch_size: int) -> tuple[list[Record], list[Timing]]:
         """Return the records and timings of whole batches; cut off anything after them."""
-        records = self._read(RECORDS, Record)
-        done = _whole_batches(len(records), batches)
-        records = records[: sum(len(batch.samples) for batch in batches[:done])]
-        self._check(records, batches)
-        timings = self._read(TIMINGS, Timing)[:done]
-        if len(timings) < done:
+        records, timings = self._read(RECORDS, Record), self._read(TIMINGS, Timing)
+        self._check_timings(timings, batch_size)
+        ends = list(accumulate(timing.rows for timing in timings))
+        timings = timings[: bisect_right(ends, len(records))]
+        rows = sum(timing.rows for timing in timings)
+        if len(records) - rows >= batch_size:
             raise ValueError(
-                f"{self.path / TIMINGS} has {len(timings)} batches, but {RECORDS} has {done}; "
-                "put the missing lines back, or choose another folder"
+                f"{self.path / TIMINGS} has {rows} samples, but {RECORDS} has {len(records)}; "
+                f"put the missing lines back, {REMEDY}"
             )
-        self._check_batches(timings, batches)
+        records = records[:rows]
+        self._check_records(records, samples)
         refuse_edited(self.path / RECORDS)
         self._cut(RECORDS, records)
         self._cut(TIMINGS, timings)
         return records, timings
 
-    def _check(self, records: Sequence[Record], batches: Sequence[EvalBatch]) -> None:
-        samples = (one.sample for batch in batches for one in batch.samples)
-        for number, (record, sample) in enumerate(zip(records, samples, strict=False), 1):
-            if (record.id, record.prompt) != (sample.id, prompt_hash(sample)):
+    def _check_records(self, records: Sequence[Record], samples: Sequence[Sample]) -> None:
+        left = {sample.id: sample for sample in samples}
+        for number, record in enumerate(records, 1):
+            sample = left.pop(record.id, None)
+            if sample is None or record.prompt != prompt_hash(sample):
                 raise ValueError(
-                    f"{self.path / RECORDS}, line {number} is about {record.id}, but this run has "
-                    f"{sample.id} there; choose another folder"
+                    f"{self.path / RECORDS}, line {number} is about {record.id}, which this run "
+                    f"does not have with that prompt, or only once; {REMEDY}"
                 )
 
-    def _check_batches(self, timings: Sequence[Timing], batches: Sequence[EvalBatch]) -> None:
-        for number, (timing, batch) in enumerate(zip(timings, batches, strict=False), 1):
-            if (timing.batch, timing.rows) != (batch.number, len(batch.samples)):
+    def _check_timings(self, timings: Sequence[Timing], batch_size: int) -> None:
+        for number, timing in enumerate(timings):
+            fits = 1 <= timing.rows <= batch_size and len(timing.hashes) in (0, timing.rows)
+            if timing.batch != number or not fits:
                 raise ValueError(
-                    f"{self.path / TIMINGS}, line {number} has {timing.rows} rows of batch {timing.batch}, "
-                    f"but this run has {len(batch.samples)} of batch {batch.number} there; "
-                    "restore the line, or choose another folder"
+                    f"{self.path / TIMINGS}, line {number + 1} has {timing.rows} rows of "
+                    f"batch {timing.batch}, but batch {number} must be there, with {batch_size} rows "
+                    "at most and a hash of each; "
+                    f"restore the line, {REMEDY}"
                 )
 
     def _read(self, name: str, kind: Any) -> list[Any]:
@@ -146,14 +160,26 @@ class RunFolder:
         append(self.path / RECORDS, b"".join(map(to_line, records)))
 
 
-def _whole_batches(records: int, batches: Sequence[EvalBatch]) -> int:
-    """Return how many batches this many records fill."""
-    filled = 0
-    for number, batch in enumerate(batches):
-        filled += len(batch.samples)
-        if filled > records:
-            return number
-    return len(batches)
+def _for_samples_of(
+    stored: Manifest, manifest: Manifest, samples: Sequence[EncodedSample], rest: Sequence[Sample]
+) -> Mapping[str, Any]:
+    """Return the configuration of this run, if it had as many samples as the stored one."""
+    configuration, count = manifest.configuration, stored.configuration["task"].get("samples")
+    if not isinstance(count, int) or not 0 < count <= len(samples) + len(rest):
+        return configuration
+    first = [*(one.sample for one in samples), *rest][:count]
+    if count <= len(samples):
+        return with_samples(configuration, first, hash_prompts(samples[:count]))
+    # the rest is not encoded; the records have hashes of its prompts
+    return with_samples(configuration, first, stored.configuration.get("prompts", ""))
+
+
+def _note_isolation(stored: Mapping[str, Any], new: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the stored environment; add if the rest of the run isolates its programs in another way."""
+    earlier, now = (str(one.get("isolation", "")) for one in (stored, new))
+    if not now or now in earlier.split(LATER):
+        return stored
+    return {**stored, "isolation": earlier + LATER + now}
 
 
 def append(path: Path, content: bytes) -> None:
@@ -190,7 +216,7 @@ def read_manifest(folder: Path) -> Manifest | None:
         _check_manifest(manifest)
         return manifest
     except (ValueError, TypeError, RecursionError) as error:
-        raise ValueError(f"{path} is not the {MANIFEST} of a run ({error}); choose another folder") from None
+        raise ValueError(f"{path} is not the {MANIFEST} of a run ({error}); {REMEDY}") from None
 
 
 def _check_manifest(manifest: Manifest) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
 from typing import Any
 
@@ -15,11 +15,14 @@ NEUTRAL = {"num_beams": 1, "num_return_sequences": 1, "repetition_penalty": 1, "
 FIELDS = tuple(field.name for field in fields(GenerationConfig) if field.name not in ("stop", *LENGTHS))
 
 
-def default_config(settings: Mapping[str, Any]) -> GenerationConfig:
-    """Return the settings of the model's arguments; "none" stands for None."""
-    known = (*FIELDS, "max_new_tokens")
-    for name, value in settings.items():
-        known_field(name, value, known, "the model arguments")
+def default_config(settings: Mapping[str, Any], others: Iterable[str] = ()) -> GenerationConfig:
+    """Return the settings of the model's arguments; "none" stands for None.
+
+    An error about an unknown argument lists the `others` too, which are no settings.
+    """
+    known = {*FIELDS, "max_new_tokens"}
+    for name in settings.keys() - known:
+        known_field(name, settings[name], {*known, *others}, "the model arguments")
     return GenerationConfig(**{name: value_of(value) for name, value in settings.items()})
 
 

@@ -31,6 +31,11 @@ from unmask.types import Sampler
 logger = logging.getLogger(__name__)
 
 DEFAULT_DEVICE = "cuda:0"  # lm-eval passes this if no device was named
+# those of the model itself; the others are settings of GenerationConfig
+ARGUMENTS = (
+    *("pretrained", "sampler", "device", "dtype", "compile", "batch_size", "max_length", "mc_num"),
+    *("check_greedy", "add_bos_token"),
+)
 SAMPLER_FIELD = "sampler."  # sampler.max_jsd=0.05 changes a field of the sampler
 
 
@@ -67,8 +72,8 @@ class UnmaskLM(TemplateLM):  # type: ignore[misc]
     ) -> None:
         super().__init__()
         changes = {name: settings.pop(name) for name in list(settings) if name.startswith(SAMPLER_FIELD)}
+        self.config = default_config({"seed": 0, **settings}, [*ARGUMENTS, f"{SAMPLER_FIELD}FIELD"])
         self.sampler = _sampler(sampler, changes)
-        self.config = default_config({"seed": 0, **settings})
         self.batch_size = _batch_size(batch_size)
         whole("mc_num", mc_num, 1)
         self.mc_num = mc_num

@@ -6,7 +6,7 @@ import sys
 
 
 def main() -> None:
-    """Register the model and run lm-eval; if it is missing, say how to install it."""
+    """Register the model and run lm-eval; a wrong argument or a missing package ends in one sentence."""
     try:
         from lm_eval.__main__ import cli_evaluate
 
@@ -16,4 +16,10 @@ def main() -> None:
             raise
         print("error: this command needs lm-eval; pip install 'unmask[lm-eval]'", file=sys.stderr)
         sys.exit(2)
-    cli_evaluate()
+    from unmask.errors import FieldError
+
+    try:
+        cli_evaluate()
+    except FieldError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)

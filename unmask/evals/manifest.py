@@ -54,19 +54,11 @@ def describe(
     known_fingerprint: str | None = None,
 ) -> Manifest:
     """Return the manifest of a run that is about to start. A known fingerprint is not computed again."""
-    names = [item.name for item in fields(Sample)]
-    samples = [{name: getattr(one.sample, name) for name in names} for one in encoded]
     length = config.new_tokens(model.info)
     configuration = {
-        "task": {
-            "name": task.name,
-            "protocol": task.protocol,
-            "version": task.version,
-            "samples": len(samples),
-            "data": digest(samples),
-        },
+        "task": {"name": task.name, "protocol": task.protocol, "version": task.version},
         "model": describe_model(model, known_fingerprint),
-        "prompts": digest([one.ids for one in encoded]),  # template and tokenizer included
+        "prompts": "",
         "sampler": {"kind": kind(sampler), **settings_of(sampler)},
         "decoding": {
             **settings_of(config),
@@ -76,7 +68,27 @@ def describe(
         "batch_size": batch_size,
         "versions": {"unmask": __version__, "torch": torch.__version__},
     }
+    samples = [one.sample for one in encoded]
+    configuration = with_samples(configuration, samples, hash_prompts(encoded))
     return Manifest(configuration=configuration, environment=environment(model, task))
+
+
+def with_samples(configuration: Mapping[str, Any], samples: Sequence[Sample], prompts: str) -> dict[str, Any]:
+    """Return the configuration of a run of these samples, whose prompts have this hash."""
+    names = [item.name for item in fields(Sample)]
+    data = digest([{name: getattr(one, name) for name in names} for one in samples])
+    task = {**configuration["task"], "samples": len(samples), "data": data}
+    return {**configuration, "task": task, "prompts": prompts}
+
+
+def hash_prompts(encoded: Sequence[EncodedSample]) -> str:
+    """Return a hash of token ids, so of the template and the tokenizer too."""
+    return digest([one.ids for one in encoded])
+
+
+def hash_settings(configuration: Mapping[str, Any]) -> str:
+    """Return a short hash of all settings but the samples, so that a larger limit has the same."""
+    return digest(with_samples(configuration, [], ""))[:8]
 
 
 def describe_model(model: TextModel, known_fingerprint: str | None = None) -> dict[str, Any]:

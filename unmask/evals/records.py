@@ -166,11 +166,14 @@ def edited_lines(file: Path) -> list[int]:
 
 
 def find_records(place: Path) -> Path:
-    """Return the records file of a run, given its folder or the file itself."""
+    """Return the records file of a run, given the file itself, its folder, or one that holds no other run."""
     if not place.is_dir():
         return place
     if (place / RECORDS).is_file():
         return place / RECORDS
-    inside = sorted(file.parent.name for file in place.glob(f"*/{RECORDS}"))
-    hint = f"it has the runs {', '.join(inside)}: name one" if inside else "is it the --out of a run?"
+    inside = sorted(place.rglob(RECORDS))
+    if len(inside) == 1:
+        return inside[0]
+    names = [str(file.parent.relative_to(place)) for file in inside]
+    hint = f"it has the runs {', '.join(names)}: name one" if names else "is it the --out of a run?"
     raise ValueError(f"{place} holds no {RECORDS}; {hint}")

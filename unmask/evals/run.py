@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import islice
 from pathlib import Path
 from time import perf_counter
 from typing import TypeAlias
 
 from unmask.errors import FieldError, whole
-from unmask.evals.batches import EvalBatch, encode, make_batches
+from unmask.evals.batches import EncodedSample, EvalBatch, encode, make_batches
 from unmask.evals.decode import Decoded, decode_batch
 from unmask.evals.folder import SUMMARY, RunFolder, write_json
 from unmask.evals.manifest import Manifest, describe
@@ -45,13 +46,15 @@ class Progress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvalJob:
-    """The batches of a run and the settings to decode them."""
+    """The samples of a run and the settings to decode them."""
 
     task: Task
-    batches: Sequence[EvalBatch]
+    samples: Sequence[EncodedSample]
     sampler: Sampler
     config: GenerationConfig
+    batch_size: int
     manifest: Manifest
+    rest: Sequence[Sample] = ()  # of the task, beyond the limit; an earlier run may have decoded them
 
     def decode(self, model: TextModel, batch: EvalBatch) -> Decoded:
         """Decode one batch."""
@@ -60,6 +63,7 @@ class EvalJob:
 
 Watch: TypeAlias = Callable[[Progress], None]  # called at the start and after every batch
 Decode: TypeAlias = Callable[[Sequence[EvalBatch]], Iterable[Decoded]]  # in any order
+Out: TypeAlias = str | Path | Callable[[Manifest], Path]  # a run's folder, or a function that names it
 
 
 def evaluate(
@@ -73,17 +77,27 @@ def evaluate(
     limit: int | None = None,
     batch_size: int = BATCH_SIZE,
     progress: Watch | None = None,
+    overwrite: bool = False,
 ) -> Summary:
     """Decode a task's samples and judge the answers; with `out`, store every batch and resume a stopped run.
 
+    A larger `limit` adds samples to a stored run, a smaller one reads its first; `overwrite` starts anew.
     Without a config, the task sets length and stop strings. `data` is a local folder of benchmark files.
     To evaluate a compiled model, hand in `unmask.compile(model)`.
     """
     _check_objects(model, task)
-    samples = load_samples(task, data, limit)
-    settings = config or task_config(task)
+    check_limit(limit)
     return evaluate_samples(
-        model, task, samples, sampler, settings, out=out, batch_size=batch_size, progress=progress
+        model,
+        task,
+        load_samples(task, data),
+        sampler,
+        config or task_config(task),
+        out=out,
+        limit=limit,
+        batch_size=batch_size,
+        progress=progress,
+        overwrite=overwrite,
     )
 
 
@@ -103,13 +117,26 @@ def evaluate_samples(
     sampler: Sampler,
     config: GenerationConfig,
     *,
-    out: str | Path | None = None,
+    out: Out | None = None,
+    limit: int | None = None,
     batch_size: int = BATCH_SIZE,
     progress: Watch | None = None,
+    overwrite: bool = False,
 ) -> Summary:
     """Do the same as `evaluate`, with loaded samples."""
-    job = make_job(model, task, samples, sampler, config, batch_size=batch_size)
-    return finish(job, lambda batches: (job.decode(model, batch) for batch in batches), out, progress)
+    job = make_job(model, task, samples[:limit], sampler, config, batch_size=batch_size)
+    job = replace(job, rest=samples[len(job.samples) :])
+
+    def decode(batches: Sequence[EvalBatch]) -> Iterator[Decoded]:
+        return (job.decode(model, batch) for batch in batches)
+
+    return finish(job, decode, out, progress, overwrite=overwrite)
+
+
+def check_limit(limit: int | None) -> None:
+    """Raise unless the limit is a count or None."""
+    if limit is not None:
+        whole("limit", limit, 1)
 
 
 def task_config(task: Task) -> GenerationConfig:
@@ -117,11 +144,9 @@ def task_config(task: Task) -> GenerationConfig:
     return GenerationConfig(max_new_tokens=task.max_new_tokens, stop=task.stop)
 
 
-def load_samples(task: Task, data: str | Path | None = None, limit: int | None = None) -> list[Sample]:
-    """Load the first `limit` samples of a task; raise if an id occurs twice."""
-    if limit is not None:
-        whole("limit", limit, 1)
-    samples = list(task.load(None if data is None else Path(data)))[:limit]
+def load_samples(task: Task, data: str | Path | None = None) -> list[Sample]:
+    """Load the samples of a task; raise if an id occurs twice."""
+    samples = list(task.load(None if data is None else Path(data)))
     if not samples:
         raise ValueError(f"{task.name} has no samples{'' if data is None else f' in {data}'}")
     seen: set[str] = set()
@@ -141,8 +166,9 @@ def make_job(
     *,
     batch_size: int,
 ) -> EvalJob:
-    """Make the batches of a run and its manifest."""
+    """Encode the samples of a run and make its manifest."""
     check_settings(sampler, config)
+    whole("batch_size", batch_size, 1)
     if config.seed is None:
         config = replace(config, seed=0)  # a run must be the same when it is resumed
     if not isinstance(config.seed, int):
@@ -150,27 +176,57 @@ def make_job(
     encoded = encode(model, samples, config.new_tokens(model.info))
     return EvalJob(
         task=task,
-        batches=make_batches(encoded, batch_size),
+        samples=encoded,
         sampler=sampler,
         config=config,
+        batch_size=batch_size,
         manifest=describe(model, task, encoded, sampler, config, batch_size),
     )
 
 
 def finish(
-    job: EvalJob, decode: Decode, out: str | Path | None = None, progress: Watch | None = None
+    job: EvalJob,
+    decode: Decode,
+    out: Out | None = None,
+    progress: Watch | None = None,
+    *,
+    overwrite: bool = False,
 ) -> Summary:
-    """Decode the batches that the folder does not hold yet, store each, and sum up."""
+    """Decode the samples that the folder does not hold yet, store each batch, and sum up."""
     if out is None:
         records, timings = _decode_rest(job, decode, None, [], [], progress)
         return summarize(records, timings, job.manifest)
-    folder = RunFolder(Path(out))
+    folder = RunFolder(out(job.manifest) if callable(out) else Path(out))
     with folder.held():
-        manifest = folder.begin(job.manifest)
-        records, timings = _decode_rest(job, decode, folder, *folder.resume(job.batches), progress)
-        summary = summarize(records, timings, manifest)
-        write_json(folder.path / SUMMARY, asdict(summary))
+        if overwrite:
+            folder.clear()
+        manifest = folder.begin(job.manifest, job.samples, job.rest)
+        known = [*(one.sample for one in job.samples), *job.rest]
+        stored = folder.resume(known, job.batch_size)
+        records, timings = _decode_rest(job, decode, folder, *stored, progress)
+        ids = {one.sample.id for one in job.samples}
+        summary = summarize(*only(ids, records, timings), manifest)
+        if len(records) == len(ids):
+            write_json(folder.path / SUMMARY, asdict(summary))
     return summary
+
+
+def only(
+    ids: Container[str], records: Sequence[Record], timings: Sequence[Timing]
+) -> tuple[list[Record], list[Timing]]:
+    """Return the records of some samples, and their share of the time of each batch."""
+    rows = iter(records)
+    chosen, shares = [], []
+    for timing in timings:
+        part = [record for record in islice(rows, timing.rows) if record.id in ids]
+        chosen += part
+        if len(part) == timing.rows:
+            shares.append(timing)
+        elif part:
+            share = len(part) / timing.rows
+            times = {name: share * getattr(timing, name) for name in ("seconds", "scoring", "wall")}
+            shares.append(replace(timing, rows=len(part), hashes=(), **times))
+    return chosen, shares
 
 
 def _decode_rest(
@@ -181,21 +237,25 @@ def _decode_rest(
     timings: list[Timing],
     progress: Watch | None,
 ) -> tuple[list[Record], list[Timing]]:
-    """Return all records and timings of the job; those passed in belong to its first batches."""
-    resumed, began = len(records), perf_counter()
+    """Return all records and timings of the run; those passed in are done."""
+    done = {record.id for record in records}
+    left = [one for one in job.samples if one.sample.id not in done]
+    shown = [record for record in records if record.id in {one.sample.id for one in job.samples}]
+    resumed, began = len(shown), perf_counter()
     last = began
     watch = progress or (lambda _: None)
-    watch(_progress(job, records, resumed, 0.0))
-    left = job.batches[len(timings) :]
-    for decoded in in_order(decode(left), first=len(timings)) if left else ():
+    watch(_progress(job, shown, resumed, 0.0))
+    batches = make_batches(left, job.batch_size, first=len(timings))
+    for decoded in in_order(decode(batches), first=len(timings)) if batches else ():
         now = perf_counter()
         timing = _timing(decoded, wall=now - last)
         if folder is not None:
             folder.append(decoded.records, timing)
         records.extend(decoded.records)
+        shown.extend(decoded.records)
         timings.append(timing)
         last = now
-        watch(_progress(job, records, resumed, now - began))
+        watch(_progress(job, shown, resumed, now - began))
     return records, timings
 
 
@@ -224,7 +284,7 @@ def _timing(decoded: Decoded, *, wall: float) -> Timing:
 def _progress(job: EvalJob, records: Sequence[Record], resumed: int, seconds: float) -> Progress:
     return Progress(
         done=len(records),
-        total=sum(len(batch.samples) for batch in job.batches),
+        total=len(job.samples),
         correct=sum(record.correct for record in records),
         steps=sum(record.steps for record in records),
         forwards=sum(record.forwards for record in records),

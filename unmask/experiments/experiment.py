@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from unmask.experiments.grid import Cells, RunKey, collect
 from unmask.experiments.lab import Lab, Watch
 from unmask.experiments.report import Report
 from unmask.experiments.runs import Outcome, Run
+from unmask.experiments.stats import FEWEST, NO_INTERVAL
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +39,16 @@ class Experiment:
         if self.then is not None:
             runs |= self.then(lab, _cells(runs, outcomes))
             outcomes |= lab.results(runs.values(), watch)
-        return self.build(lab, _cells(runs, outcomes)), outcomes
+        return _explained(self.build(lab, _cells(runs, outcomes))), outcomes
+
+
+def _explained(report: Report) -> Report:
+    """Say what a missing interval means, if there is one."""
+    cells = [cell for table in report.tables for row in table.rows for cell in row]
+    if not any(NO_INTERVAL in text for text in (*cells, *(one.numbers for one in report.findings))):
+        return report
+    note = f"{NO_INTERVAL}: no interval, because a task has fewer than {FEWEST} samples; raise --limit."
+    return replace(report, notes=(*report.notes, note))
 
 
 def _cells(runs: Mapping[RunKey, Run], outcomes: Mapping[Run, Outcome]) -> list[Cells]:

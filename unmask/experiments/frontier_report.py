@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 WITH_END_RULE, WITH_FIRST, WITH_BOTH = " + end rule", " + first mask", " + both"
 TUNED = "tuned"
+BASE = "Base"
+GLANCE = (BASE, "Threshold 0.9", "Entropy bound", "KLASS", "LESS", "First mask")
 KEPT = 1.0  # points; a method that loses less keeps its accuracy
 KINDS = {  # of points in the figure: colour, marker and whether it is filled
     "authors' setting": (drawing.COLOURS[0], "o", False),
@@ -76,7 +78,27 @@ def build(study: Study, lab: Lab, all_cells: Sequence[Cells]) -> Report:
         tables=(*flat(tables), _held_out(study, all_cells), _lossless(study, all_cells)),
         pictures=(_picture(study, all_cells),),
         findings=flat([_findings(study, cells) for cells in all_cells]),
+        glance=_glance(study, all_cells),
     )
+
+
+def _glance(study: Study, all_cells: Sequence[Cells]) -> Table:
+    """Return accuracy and forwards of a few samplers, and in the title those of the recommended one."""
+    models = [short(cells.model) for cells in all_cells]
+    found = [points(study, cells) for cells in all_cells]
+    pairs = [(one[BASE].outcomes, one[study.recommended].outcomes) for one in found]
+    won = [
+        f"{stats.difference(*pair).shown(sign=True)} points for "
+        f"{stats.share(*pair, 'forwards').shown()} % of the forwards on {model}"
+        for model, pair in zip(models, pairs, strict=True)
+    ]
+    rows = [(label, *flat([_cost(one[label]) for one in found])) for label in found[0] if label in GLANCE]
+    header = ("sampler", *flat([(f"{model}: accuracy, %", "forwards") for model in models]))
+    return Table("glance", f"{study.recommended} against {BASE}: {', '.join(won)}.", header, tuple(rows))
+
+
+def _cost(point: Point) -> tuple[str, str]:
+    return stats.accuracy(point.outcomes).shown(), stats.forwards(point.outcomes).shown()
 
 
 def _main(study: Study, cells: Cells) -> Table:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 from unmask.evals import get_task
-from unmask.evals.batches import EncodedSample, EvalBatch, encode, make_batches
+from unmask.evals.batches import EncodedSample, EvalBatch, encode
 from unmask.evals.decode import Decoded, decode_batch
 from unmask.evals.fingerprint import fingerprint
 from unmask.evals.manifest import describe
@@ -35,6 +35,8 @@ CPU_BATCH = 4  # finished rows leave the batch; larger batches gain nothing
 SCORING = 2  # runs scored and written while the next one holds the GPU
 
 Load: TypeAlias = Callable[["Lab", str], Trunk]  # loads a model by name, as the lab's settings say
+# decodes batches of a model, by its name, in other processes
+DecodeElsewhere: TypeAlias = Callable[[str, EvalJob, Sequence[EvalBatch]], Iterable[Decoded]]
 Watch: TypeAlias = Callable[
     [int, int, Run, Progress | None], None
 ]  # runs done, runs in all, this run, its progress
@@ -80,9 +82,12 @@ def _load(lab: Lab, name: str) -> Trunk:
 class Lab:
     """Makes the runs of experiments, or reads them if they are kept."""
 
-    def __init__(self, settings: LabSettings, load: Load | None = None) -> None:
+    def __init__(
+        self, settings: LabSettings, load: Load | None = None, decode: DecodeElsewhere | None = None
+    ) -> None:
         self.settings = settings
         self._load = load or _load
+        self._decode = decode  # None: in this process
         self.store = Store(settings.out / "records")
         self._models: dict[str, Loaded] = {}
         self._done: dict[Run, Outcome] = {}
@@ -134,7 +139,7 @@ class Lab:
         """Return the samples of a task, up to its share of the limit."""
         key = (task, protocol)
         if key not in self._samples:
-            self._samples[key] = load_samples(get_task(*key), self.settings.data, self._limit(task))
+            self._samples[key] = load_samples(get_task(*key), self.settings.data)[: self._limit(task)]
         return self._samples[key][:limit]
 
     def _limit(self, task: str) -> int | None:
@@ -161,11 +166,7 @@ class Lab:
         # a large model is loaded once; shipped ones stay in memory, so their runs keep their order
         place = {name: 0 if name in SHIPPED else 1 + index for index, name in enumerate(self.models)}
         chosen = sorted(dict.fromkeys(runs), key=lambda run: place[run.model])
-        done = self._done
-        for run in chosen:
-            kept = done.get(run) or self._kept(run)
-            if kept is not None:
-                done[run] = kept
+        done, left = self._done, self.missing(chosen)
 
         def make(run: Run) -> Outcome:
             def progress(state: Progress) -> None:
@@ -175,13 +176,23 @@ class Lab:
 
             return self._make(run, progress, pool)
 
-        left = [run for run in chosen if run not in done]
         for name, group in groupby(left, key=lambda run: run.model):
             self._refuse_missing(self._key(left[0]), len(left), len(chosen))
             pool: DevicePool[Run, Outcome] = DevicePool(make, self._workers(name))
             for run, outcome in pool.map(list(group)):
                 done[run] = outcome
         return {run: done[run] for run in chosen}
+
+    def missing(self, runs: Iterable[Run]) -> list[Run]:
+        """Return the runs that are not kept, each once; read the kept ones."""
+        left = []
+        for run in dict.fromkeys(runs):
+            kept = self._done.get(run) or self._kept(run)
+            if kept is None:
+                left.append(run)
+            else:
+                self._done[run] = kept
+        return left
 
     def result(self, run: Run, progress: Callable[[Progress], None] | None = None) -> Outcome:
         """Return the outcome of one run."""
@@ -190,7 +201,8 @@ class Lab:
 
     def _workers(self, model: str) -> int:
         """Return the number of runs under way at a time. On a CPU, scoring would slow down decoding."""
-        return 1 if device_of(self.model(model)).type == "cpu" else 1 + SCORING
+        alone = self._decode is not None or device_of(self.model(model)).type == "cpu"
+        return 1 if alone else 1 + SCORING
 
     def _key(self, run: Run) -> tuple[str, ...]:
         """Return the key of a run in the store."""
@@ -214,6 +226,9 @@ class Lab:
         job = self._job(run)
 
         def decode(batches: Sequence[EvalBatch]) -> Iterator[Decoded]:
+            if self._decode is not None:
+                yield from self._decode(run.model, job, batches)
+                return
             for batch in batches:
                 yield decode_batch(model, job.task, batch, job.sampler, job.config, device=pool.device)
 
@@ -230,9 +245,10 @@ class Lab:
         encoded, size = self._encoded[key], self.batch_size(model)
         return EvalJob(
             task=task,
-            batches=make_batches(encoded, size),
+            samples=encoded,
             sampler=run.sampler,
             config=run.config,
+            batch_size=size,
             manifest=describe(
                 model, task, encoded, run.sampler, run.config, size, known_fingerprint=fingerprint
             ),

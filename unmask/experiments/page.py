@@ -12,8 +12,8 @@ from unmask.experiments.lab import Lab
 from unmask.experiments.report import Finding, Report, Table, Verdict
 from unmask.experiments.runs import Outcome
 
-HEAD = """# Results
-
+TITLE = "# Results\n"
+HEAD = """\
 Tables and figures of the LESS paper, on the models and tasks named here. `unmask reproduce` builds this page
 from stored records; the same records give the same page. Intervals are 95 %: Wilson's for accuracies, Agresti
 and Min's for paired differences of accuracies (both combined over tasks by adding squares), bootstrap over
@@ -33,7 +33,15 @@ def write_page(
 ) -> None:
     """Write the page with links into `figures_folder(path)`. Name the absent experiments."""
     read = _reading(lab.settings.out / READING)
-    parts = [HEAD, _origin(lab, outcomes), _summary(reports), *read, _glance(lab, reports)]
+    parts = [
+        TITLE,
+        *_first_table(reports),
+        HEAD,
+        _origin(lab, outcomes),
+        _summary(reports),
+        *read,
+        _glance(lab, reports),
+    ]
     if absent:
         parts.append(f"Left out, because records are missing: {', '.join(absent)}.\n")
     for experiment, report in reports.items():
@@ -45,6 +53,12 @@ def write_page(
 def figures_folder(page: Path) -> Path:
     """Return the folder beside a page that its figures belong in."""
     return page.parent / page.stem
+
+
+def _first_table(reports: Mapping[Experiment, Report]) -> list[str]:
+    """Return the few rows to begin with, and the sentence about them, of the last report that has them."""
+    tables = [report.glance for report in reports.values() if report.glance]
+    return [f"{table.markdown()}\n{table.title}\n" for table in tables[-1:]]
 
 
 def _origin(lab: Lab, outcomes: Sequence[Outcome]) -> str:

@@ -79,6 +79,7 @@ class Report:
     findings: tuple[Finding, ...] = ()
     notes: tuple[str, ...] = ()
     texts: tuple[str, ...] = ()  # Markdown
+    glance: Table | None = None  # the few rows that a page begins with; its title is a sentence
 
 
 def above(statement: str, estimate: Estimate, threshold: float = 0.0, *, unit: str = "points") -> Finding:

@@ -28,8 +28,12 @@ class Run:
         chosen = [settings_of(self.sampler), settings_of(self.config), samples, version]
         chosen += ["compiled"] if compiled else []
         chosen += [] if self.protocol is None else [self.protocol]
-        name = kind(self.sampler).lower().replace("(", "-").rstrip(")")
-        return f"{name}-{digest(chosen)[:12]}"
+        return f"{self.prefix}-{digest(chosen)[:12]}"
+
+    @property
+    def prefix(self) -> str:
+        """The sampler's kind as the first part of a name."""
+        return kind(self.sampler).lower().replace("(", "-").rstrip(")")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,6 +20,7 @@ from unmask.experiments.runs import Outcome
 DRAWS = 2_000  # resamples
 Count = Literal["steps", "forwards"]
 FEWEST = 10  # numbers; a bootstrap of fewer is too narrow
+NO_INTERVAL = "[?]"  # stands for an interval of too few numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,7 @@ class Estimate:
         """Return the number with its interval in brackets."""
         form = f"{'+' if sign else ''}.{digits}f"
         if isinf(self.low):
-            return f"{self.value:{form}} [?]"
+            return f"{self.value:{form}} {NO_INTERVAL}"
         return f"{self.value:{form}} [{self.low:{form}}, {self.high:{form}}]"
 
 

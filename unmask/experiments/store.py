@@ -44,6 +44,13 @@ class Store:
         content = _decompress(file) if file.is_file() else self._packed.get(_name(key))
         return None if content is None else json.loads(content)
 
+    def names(self, *key: str) -> list[str]:
+        """Return the last names of all contents whose key begins like this."""
+        folder = "/".join(map(_safe, key))
+        files = [file.name for file in (self.path / folder).glob(f"*{ENDING}")]
+        packed = [name.rpartition("/")[2] for name in self._packed if name.rpartition("/")[0] == folder]
+        return sorted({name.removesuffix(".xz").removesuffix(".json") for name in (*files, *packed)})
+
     def keep(self, content: Mapping[str, Any], *key: str) -> None:
         """Keep content under a key. A kill leaves the whole file or none."""
         _write(self.path / f"{_name(key)}.xz", lzma.compress(json.dumps(content, allow_nan=False).encode()))

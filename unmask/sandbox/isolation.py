@@ -32,6 +32,9 @@ class Unprotected(ValueError):
         )
         self.isolation = isolation
 
+    def __reduce__(self) -> tuple[type[Unprotected], tuple[Isolation]]:
+        return type(self), (self.isolation,)  # so that a worker can send it
+
 
 def unsafe_code() -> bool:
     """Return whether the user allows programs to run without isolation."""

@@ -1,4 +1,4 @@
-"""Logging as JSON lines."""
+"""Logging: JSON lines for programs, plain lines for people."""
 
 from __future__ import annotations
 
@@ -27,6 +27,32 @@ class JsonLines(logging.Formatter):
         return json.dumps(line, ensure_ascii=False, default=str)
 
 
+class PlainLines(logging.Formatter):
+    """Format a record for a person at a terminal, a URL on a line of its own."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        extra = {name: value for name, value in vars(record).items() if _is_extra(name)}
+        url = extra.pop("url", None)
+        time = datetime.fromtimestamp(record.created).strftime("%H:%M:%S")
+        facts = [f"{name}={_printable(str(value))}" for name, value in extra.items() if value is not None]
+        lines = ["  ".join([time, _printable(record.getMessage()), *facts])]
+        if url is not None:
+            lines += [
+                "",
+                f"    {url}",
+                "",
+                "Open this page, or add /v1 for a client. Ctrl-C stops the server.",
+            ]
+        if record.exc_info:
+            lines += map(_printable, self.formatException(record.exc_info).splitlines())
+        return "\n".join(lines)
+
+
+def _printable(text: str) -> str:
+    """Quote a text that holds control characters, so that none of them reaches the terminal."""
+    return text if text.isprintable() else repr(text)
+
+
 def _is_extra(name: str) -> bool:
     """Return whether a field came from `extra`; other libraries add fields with a leading underscore."""
     return name not in USUAL and not name.startswith("_")
@@ -47,10 +73,10 @@ def _without_traceback(record: logging.LogRecord) -> bool:
     return True
 
 
-def log_json(level: int = logging.INFO) -> None:
-    """Log the server's lines to standard error."""
+def log_lines(level: int = logging.INFO, *, json: bool = True) -> None:
+    """Log the server's lines to standard error, as JSON or for people."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonLines())
+    handler.setFormatter(JsonLines() if json else PlainLines())
     for name in ("unmask", "uvicorn"):
         logger = logging.getLogger(name)
         logger.handlers = [handler]

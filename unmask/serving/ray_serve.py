@@ -24,7 +24,7 @@ from unmask.ray_cluster import connected
 from unmask.serving.app import create_app
 from unmask.serving.engine import Engine, exact_costs_little
 from unmask.serving.limits import Limits
-from unmask.serving.logs import log_json
+from unmask.serving.logs import log_lines
 from unmask.serving.metrics import Metrics
 from unmask.serving.settings import Settings
 from unmask.text.prompts import TextModel
@@ -85,7 +85,7 @@ class Replica:
     def __init__(self, load: Load, settings: Settings, limits: Limits, fleet: Fleet) -> None:
         from ray import serve
 
-        log_json()
+        log_lines()
         torch.set_num_threads(fleet.threads)
         model = load()
         exact = exact_costs_little(model) if fleet.exact is None else fleet.exact
@@ -142,12 +142,19 @@ async def _count_all() -> bytes:
 
 
 def serve_on_ray(
-    load: Load, settings: Settings, limits: Limits, fleet: Fleet, *, host: str, port: int
+    load: Load,
+    settings: Settings,
+    limits: Limits,
+    fleet: Fleet,
+    *,
+    host: str,
+    port: int,
+    log_json: bool = True,
 ) -> None:
     """Serve until a signal arrives; the first lets running requests finish, the second does not."""
     with connected(fleet.address, "ray.serve", log_to_driver=True) as ray, _signalled() as stop:
         serve, share = ray.serve, fleet.share(ray.cluster_resources())
-        log_json()
+        log_lines(json=log_json)
         logging.getLogger("ray.serve").setLevel("WARNING")
         _listen(serve, host, port)
         _deploy(serve, load, settings, limits, fleet, share)

@@ -1,18 +1,22 @@
 """Traces: a run on disk, step by step, and how to read it back."""
 
+from unmask.trace.disagreement import Difference, differences, written
 from unmask.trace.record import Change, Header, Position, change, plain, recording
 from unmask.trace.replay import Trace, count, frames, read_trace, replay
 
 __all__ = [
     "Change",
+    "Difference",
     "Header",
     "Position",
     "Trace",
     "change",
     "count",
+    "differences",
     "frames",
     "plain",
     "read_trace",
     "recording",
     "replay",
+    "written",
 ]

@@ -57,6 +57,7 @@ class Header:
         blocks: The plan: first column, column after the last, step budget.
         blockwise: True in the semi-autoregressive regime; False: the whole generation is one block.
         canvas: Tokens before the first step, by row.
+        end_ids: The tokens that end a text.
         texts: Token id -> text, of the tokens in the canvas.
         format: Version of the format.
     """
@@ -72,6 +73,7 @@ class Header:
     blocks: Sequence[Sequence[int]]
     blockwise: bool
     canvas: Rows
+    end_ids: Sequence[int] = field(default_factory=list)
     texts: Mapping[str, str] = field(default_factory=dict)
     format: int = FORMAT
 

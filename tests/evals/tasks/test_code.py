@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.evals.rows import load_rows
 from unmask.evals import Sample, get_task
 
 PROTOCOLS = ("paper", "released")
@@ -69,10 +70,10 @@ def test_leaving_early_is_not_passing(name, protocol):
     assert not passes(name, protocol, sample, text)
 
 
-def test_the_prompts_of_both_protocols(folder):
-    asked = {protocol: get_task("mbpp", protocol).load(folder)[0].prompt for protocol in PROTOCOLS}
+def test_the_prompts_of_both_protocols():
+    asked = {protocol: load_rows("mbpp", protocol)[0].prompt for protocol in PROTOCOLS}
     assert "```python\nassert remove_Occ" in asked["paper"][0]["content"]
     assert "['assert remove_Occ" in asked["released"][0]["content"]
     assert asked["released"][0]["content"].endswith("[BEGIN]\n")
-    system = get_task("humaneval", "released").load(folder)[0].prompt[0]
+    system = load_rows("humaneval", "released")[0].prompt[0]
     assert system == {"role": "system", "content": "You complete only Python code."}

@@ -66,15 +66,31 @@ def test_a_damaged_file_is_named_with_its_row(name, content, says, tmp_path):
 
 
 def test_a_missing_file_is_named_with_a_remedy(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"set/test.jsonl does not exist.*name the folder"):
+    with pytest.raises(FileNotFoundError, match=r"set/test.jsonl does not exist.*--data or UNMASK_DATA"):
         load_samples(SOURCE, make, tmp_path)
 
 
-def test_a_set_that_the_hub_does_not_give_is_named_with_a_remedy(monkeypatch):
-    pytest.importorskip("datasets")
-    monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
-    with pytest.raises(FileNotFoundError, match=r"nobody/nothing cannot be read from the hub.*name a folder"):
+def test_the_folder_of_the_environment_is_read_unless_one_is_named(tmp_path, monkeypatch):
+    write(tmp_path, "set/test.jsonl", LINES)
+    write(tmp_path, "other/set/test.jsonl", LINES.replace(b"one", b"three"))
+    monkeypatch.setenv("UNMASK_DATA", str(tmp_path))
+    assert [sample.prompt for sample in load_samples(SOURCE, make, None)] == ["one", "two"]
+    assert [sample.prompt for sample in load_samples(SOURCE, make, tmp_path / "other")] == ["three", "two"]
+
+
+def test_a_hub_that_cannot_be_reached_is_tried_once_and_told_with_a_remedy(monkeypatch):
+    datasets = pytest.importorskip("datasets")
+
+    def no_wait(seconds):
+        raise AssertionError(f"waited {seconds} s for the hub")
+
+    monkeypatch.setattr("time.sleep", no_wait)
+    monkeypatch.setattr("datasets.config.HF_ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.delenv("UNMASK_DATA", raising=False)
+    offline = datasets.config.HF_HUB_OFFLINE
+    with pytest.raises(FileNotFoundError, match=r"nobody/nothing cannot be read.*--data or UNMASK_DATA"):
         load_samples(SOURCE, make, None)
+    assert offline == datasets.config.HF_HUB_OFFLINE
 
 
 @pytest.mark.parametrize(
@@ -184,6 +200,7 @@ HUB_ROWS = {  # a row with the columns of the hub -> what the sample must hold
 @pytest.mark.parametrize("name", HUB_ROWS)
 def test_the_columns_of_the_hub_give_samples(name, tmp_path, monkeypatch):
     datasets = pytest.importorskip("datasets")
+    monkeypatch.delenv("UNMASK_DATA", raising=False)
     row, asked, gold = HUB_ROWS[name]
     task = get_task(name)
     source = task.load.args[0]  # type: ignore[attr-defined]
@@ -218,11 +235,11 @@ def write_repository(datasets, folder: Path, source: Source, rows: list[dict]) -
     (root / "README.md").write_text(f"---\nconfigs:\n{configs}---\n")
 
 
-def test_hellaswag_reads_alike_from_the_text_copy_and_from_the_original_columns(folder):
-    packed = folder / "hellaswag" / "olmo_val_docs_1000.jsonl.gz"
+def test_hellaswag_reads_alike_from_the_text_copy_and_from_the_original_columns(whole_sets):
+    packed = whole_sets / "hellaswag" / "olmo_val_docs_1000.jsonl.gz"
     if not packed.is_file():
         pytest.skip("no second copy of HellaSwag to compare with")
-    samples = get_task("hellaswag").load(folder)
+    samples = get_task("hellaswag").load(whole_sets)
     for line in gzip.decompress(packed.read_bytes()).splitlines():
         other = json.loads(line)
         sample = samples[other["val_idx"]]

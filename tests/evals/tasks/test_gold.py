@@ -1,12 +1,13 @@
-"""Gold answers score 100 %, wrong ones 0 %: a part of every set, and with `-m slow` every row."""
+"""Gold answers score 100 %, wrong ones 0 %: a few rows of every set, and the whole sets where these are."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
+from tests.evals.rows import COUNTS, FOLDER, load_rows
 from tests.evals.tasks import phrasings
 from unmask.evals import Sample, get_task
 
@@ -25,95 +26,96 @@ PROTOCOLS = ("paper", "released")
 # units are not compared, and math-verify sees six decimals: docs/evaluation.md
 INDISTINCT = {"math/bbed8a0c6005"}
 SIZES = [pytest.param(False, id="some"), pytest.param(True, id="all", marks=pytest.mark.slow)]
-every_size = pytest.mark.parametrize("whole", SIZES)
 
 
-def rows(name: str, protocol: str, folder: Path, whole: bool, some: int) -> Sequence[Sample]:
-    samples = get_task(name, protocol).load(folder)
-    return samples if whole else samples[:: max(1, len(samples) // some)]
+Texts = tuple[list[str], list[str]]  # that score, and that do not
 
 
-def right(name: str, protocol: str, samples: Sequence[Sample], texts: Sequence[str]) -> list[str]:
-    verdicts = get_task(name, protocol).score(samples, texts)
-    return [sample.id for sample, verdict in zip(samples, verdicts, strict=True) if verdict.correct]
+def numbers(protocol: str, sample: Sample) -> Texts:
+    """A number scores in every phrasing, and its neighbour in none."""
+    says, other = phrasings.NUMBERS.values(), str(int(sample.gold) + 1)
+    return [say(sample.gold) for say in says], [say(other) for say in says]
 
 
-def wrong(name: str, protocol: str, samples: Sequence[Sample], texts: Sequence[str]) -> list[str]:
-    return sorted({sample.id for sample in samples} - set(right(name, protocol, samples, texts)))
+def formulas(protocol: str, sample: Sample) -> Texts:
+    """A formula scores in every phrasing and in another spelling, but not with another number."""
+    spelt = sample.gold.replace(r"\frac", r"\dfrac").replace("(", r"\left( ").replace(")", r" \right)")
+    spelt = spelt.replace(r"\left\left", r"\left").replace(r"\right \right", r"\right")
+    texts = [say(sample.gold) for say in phrasings.FORMULAS.values()]
+    other = [] if sample.id in INDISTINCT else [f"\\boxed{{{phrasings.next_formula(sample.gold)}}}"]
+    return [*texts, f"\\boxed{{{spelt}}}"], other
 
 
-@pytest.mark.parametrize("protocol", PROTOCOLS)
-@pytest.mark.parametrize("name", ROWS)
-def test_a_set_has_all_its_rows_and_each_a_name_of_its_own(name, protocol, folder):
-    samples = get_task(name, protocol).load(folder)
-    assert len(samples) == len({sample.id for sample in samples}) == ROWS[name]
-    assert all(sample.id.lower().startswith(f"{name}/") for sample in samples)
-
-
-@every_size
-@pytest.mark.parametrize("protocol", PROTOCOLS)
-@pytest.mark.parametrize("phrasing", phrasings.NUMBERS)
-def test_a_number_scores_in_every_phrasing_and_its_neighbour_in_none(phrasing, protocol, folder, whole):
-    samples, say = rows("gsm8k", protocol, folder, whole, 300), phrasings.NUMBERS[phrasing]
-    assert wrong("gsm8k", protocol, samples, [say(sample.gold) for sample in samples]) == []
-    assert right("gsm8k", protocol, samples, [say(str(int(sample.gold) + 1)) for sample in samples]) == []
-
-
-@every_size
-@pytest.mark.parametrize("protocol", PROTOCOLS)
-@pytest.mark.parametrize("name", ["math", "math500"])
-def test_a_formula_scores_in_every_phrasing(name, protocol, folder, whole):
-    samples = rows(name, protocol, folder, whole, 100)
-    for say in phrasings.FORMULAS.values():
-        verdicts = get_task(name, protocol).score(samples, [say(sample.gold) for sample in samples])
-        assert all(verdict.correct and all(verdict.also.values()) for verdict in verdicts)
-
-
-@every_size
-@pytest.mark.parametrize("protocol", PROTOCOLS)
-@pytest.mark.parametrize("name", ["math", "math500"])
-def test_a_formula_scores_in_another_spelling_and_not_with_another_number(name, protocol, folder, whole):
-    samples = rows(name, protocol, folder, whole, 60)
-    spelt = [sample.gold.replace(r"\frac", r"\dfrac").replace("(", r"\left( ") for sample in samples]
-    spelt = [text.replace(")", r" \right)").replace(r"\left\left", r"\left") for text in spelt]
-    spelt = [text.replace(r"\right \right", r"\right") for text in spelt]
-    assert wrong(name, protocol, samples, [f"\\boxed{{{text}}}" for text in spelt]) == []
-    others = [f"\\boxed{{{phrasings.next_formula(sample.gold)}}}" for sample in samples]
-    assert set(right(name, protocol, samples, others)) <= INDISTINCT
-
-
-@every_size
-@pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_a_canonical_function_passes_however_it_is_given_and_an_empty_one_never(protocol, folder, whole):
-    samples = rows("humaneval", protocol, folder, whole, 20)
+def functions(protocol: str, sample: Sample) -> Texts:
+    """A canonical function passes however it is given, and an empty one never."""
     says = phrasings.FUNCTIONS if protocol == "paper" else phrasings.FUNCTIONS_RELEASED
-    for say in says.values():
-        assert wrong("humaneval", protocol, samples, [say(sample) for sample in samples]) == []
-    assert right("humaneval", protocol, samples, [phrasings.empty_body(sample) for sample in samples]) == []
+    return [say(sample) for say in says.values()], [phrasings.empty_body(sample)]
 
 
-@every_size
-@pytest.mark.parametrize("protocol", PROTOCOLS)
-@pytest.mark.parametrize("name", ["mbpp", "mbpp-sanitized"])
-def test_a_reference_program_passes_however_it_is_given_and_an_empty_one_never(name, protocol, folder, whole):
-    samples = rows(name, protocol, folder, whole, 20)
+def programs(protocol: str, sample: Sample) -> Texts:
+    """A reference program passes however it is given, and an empty one never."""
     says = phrasings.PROGRAMS if protocol == "paper" else phrasings.PROGRAMS_RELEASED
-    for say in says.values():
-        assert wrong(name, protocol, samples, [say(sample) for sample in samples]) == []
-    assert right(name, protocol, samples, [phrasings.empty_program(sample) for sample in samples]) == []
+    return [say(sample) for say in says.values()], [phrasings.empty_program(sample)]
 
 
-@every_size
+def letters(protocol: str, sample: Sample) -> Texts:
+    """A letter scores in every phrasing, and the next letter in none."""
+    says = (phrasings.LETTERS if protocol == "paper" else phrasings.LETTERS_RELEASED).values()
+    options, other = phrasings.option_texts(sample), phrasings.next_letter(sample)
+    texts = [say(sample.gold, options["ABCD".index(sample.gold)]) for say in says]
+    return texts, [say(other, options["ABCD".index(other)]) for say in says]
+
+
+CHECKS: dict[str, tuple[Callable[[str, Sample], Texts], int]] = {  # and the size of a part of the whole set
+    "gsm8k": (numbers, 100),
+    "math": (formulas, 30),
+    "math500": (formulas, 30),
+    "humaneval": (functions, 12),
+    "mbpp": (programs, 12),
+    "mbpp-sanitized": (programs, 12),
+    "mmlu": (letters, 100),
+    "hellaswag": (letters, 100),
+    "winogrande": (letters, 100),
+}
+
+
+def check(name: str, protocol: str, samples: Sequence[Sample]) -> None:
+    """Judge all texts at once, and compare."""
+    makes, task = CHECKS[name][0], get_task(name, protocol)
+    rows = []
+    for sample in samples:
+        right, wrong = makes(protocol, sample)
+        rows += [(sample, text, True) for text in right] + [(sample, text, False) for text in wrong]
+    verdicts = task.score([sample for sample, _, _ in rows], [text for _, text, _ in rows])
+    pairs = list(zip(rows, verdicts, strict=True))
+    assert [row for row, verdict in pairs if verdict.correct != row[2]] == []
+    if makes is formulas:  # both ways to compare formulas agree on these
+        assert [row for row, verdict in pairs if row[2] and not all(verdict.also.values())] == []
+
+
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-@pytest.mark.parametrize("name", ["mmlu", "hellaswag", "winogrande"])
-def test_a_letter_scores_in_every_phrasing_and_the_next_letter_in_none(name, protocol, folder, whole):
-    samples = rows(name, protocol, folder, whole, 300)
-    says: Mapping = phrasings.LETTERS if protocol == "paper" else phrasings.LETTERS_RELEASED
-    for say in says.values():
-        texts, others = [], []
-        for sample in samples:
-            options, other = phrasings.option_texts(sample), phrasings.next_letter(sample)
-            texts.append(say(sample.gold, options["ABCD".index(sample.gold)]))
-            others.append(say(other, options["ABCD".index(other)]))
-        assert wrong(name, protocol, samples, texts) == []
-        assert right(name, protocol, samples, others) == []
+@pytest.mark.parametrize("name", CHECKS)
+def test_gold_answers_score_and_wrong_ones_do_not(name, protocol):
+    check(name, protocol, load_rows(name, protocol))
+
+
+def test_a_part_of_a_set_is_loaded_only_where_a_test_says_so():
+    assert COUNTS.keys() == ROWS.keys()
+    with pytest.raises(ValueError, match="has 3 rows for this benchmark, expected 1319"):
+        get_task("gsm8k").load(FOLDER)
+
+
+def test_the_whole_sets_have_all_their_rows_and_each_a_name_of_its_own(whole_sets):
+    for name, count in ROWS.items():
+        for protocol in PROTOCOLS:
+            samples = get_task(name, protocol).load(whole_sets)
+            assert len(samples) == len({sample.id for sample in samples}) == count
+            assert all(sample.id.lower().startswith(f"{name}/") for sample in samples)
+
+
+@pytest.mark.parametrize("every_row", SIZES)
+def test_gold_answers_of_the_whole_sets_score_and_wrong_ones_do_not(every_row, whole_sets: Path):
+    for name, (_, some) in CHECKS.items():
+        for protocol in PROTOCOLS:
+            samples = get_task(name, protocol).load(whole_sets)
+            check(name, protocol, samples if every_row else samples[:: max(1, len(samples) // some)])

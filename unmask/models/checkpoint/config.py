@@ -15,7 +15,7 @@ from unmask.types import ModelInfo, ScheduleName
 
 CONFIG = "config.json"
 LARGEST = 1 << 40
-MOST_NEW_TOKENS = 1 << 20
+LARGEST_SETTING = 1 << 20
 Config = Mapping[str, object]
 ROUTING = re.compile("router|expert|topk|top_k_|^moe_|_group")  # in the name of a field
 WITHOUT_EFFECT = {"output_router_logits", "router_aux_loss_coef", "moe_backend"}  # on a forward
@@ -40,14 +40,22 @@ def read_config(folder: Path) -> dict[str, object]:
 
 def new_tokens(folder: Path) -> int | None:
     """Return max_new_tokens of generation_config.json, or None if it names none."""
-    length = read_object(folder / "generation_config.json").get("max_new_tokens")
-    if length is None:
+    return _generation_setting(folder, "max_new_tokens")
+
+
+def chat_turns(folder: Path) -> int | None:
+    """Return `turns` of generation_config.json, the questions of a chat, or None if it names no limit."""
+    return _generation_setting(folder, "turns")
+
+
+def _generation_setting(folder: Path, name: str) -> int | None:
+    value = read_object(folder / "generation_config.json").get(name)
+    if value is None:
         return None
-    if isinstance(length, bool) or not isinstance(length, int) or not 1 <= length <= MOST_NEW_TOKENS:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= LARGEST_SETTING:
         where = f"{folder}/generation_config.json"
-        problem = f"must be a whole number from 1 to {MOST_NEW_TOKENS}"
-        raise FieldError("max_new_tokens", length, problem, where=where)
-    return length
+        raise FieldError(name, value, f"must be a whole number from 1 to {LARGEST_SETTING}", where=where)
+    return value
 
 
 def integer(config: Config, name: str, *, default: int | None = None) -> int:

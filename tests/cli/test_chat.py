@@ -1,0 +1,103 @@
+"""`unmask chat`: commands, turns, and a real conversation under a pseudo-terminal."""
+
+from __future__ import annotations
+
+import json
+import termios
+
+import pytest
+
+from unmask import GenerationConfig, generate
+from unmask.cli.chat import COMMANDS
+
+EQUATIONS = {
+    "Solve the equation: 3x + 5 = 20.": "\\boxed{5}",
+    "Solve the equation: 4x + 4 = 20.": "\\boxed{4}",
+}
+
+
+def with_turns(folder, turns: object):
+    (folder / "generation_config.json").write_text(json.dumps({"turns": turns}))
+    return folder
+
+
+@pytest.mark.parametrize("turns", [1, 2])
+def test_a_model_reads_no_more_questions_than_its_files_say(call, llada, llada_model, copy, turns):
+    config, chat, texts = GenerationConfig(max_new_tokens=8, min_new_tokens=8), [], []
+    for line in ("hello", "again", "more"):
+        chat = [*chat, {"role": "user", "content": line}][1 - 2 * turns :]
+        texts.append(generate(llada_model, [chat], config=config)[0].text)
+        chat = [*chat, {"role": "assistant", "content": texts[-1]}]
+    folder = with_turns(copy(llada), turns)
+    result = call("chat", "-m", folder, "-n", 8, "--min-new-tokens", 8, text="hello\nagain\nmore\n")
+    assert result.stdout == "".join(f"{text}\n" for text in texts)
+    assert "forgotten" in result.stderr
+
+
+def test_a_model_with_a_wrong_number_of_turns_is_refused(call, llada, copy):
+    result = call("chat", "-m", with_turns(copy(llada), 0), text="hello\n")
+    assert result.exit_code == 2
+    assert "turns" in result.stderr
+
+
+def test_a_command_that_is_none_ends_a_script_and_lists_those_there_are(call, llada):
+    result = call("chat", "-m", llada, "-n", 8, text="/rest\n")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "'/rest'" in result.stderr
+    assert all(name in result.stderr for name in COMMANDS)
+
+
+def test_a_path_is_a_question(call, llada):
+    assert call("chat", "-m", llada, "-n", 8, text="/usr/bin holds programs\n").exit_code == 0
+
+
+def test_the_shipped_model_answers_a_second_question_as_well_as_the_first(open_terminal):
+    terminal = open_terminal("chat", "-n", 64)
+    terminal.wait_for("mini-llada · less")
+    terminal.wait_for("single questions only")
+    for turn, (question, answer) in enumerate(EQUATIONS.items(), start=1):
+        terminal.wait_for("> ", count=turn)
+        terminal.type(f"{question}\n")
+        terminal.wait_for("finish:", count=turn)
+        assert answer in terminal.plain
+    assert "decoding" in terminal.plain  # from the first step
+    terminal.type("\x04")
+    assert terminal.finish() == 0
+
+
+def test_a_chat_goes_on_after_a_line_that_it_cannot_take(open_terminal, llada):
+    terminal = open_terminal("chat", "-m", llada, "-n", 8)
+    replies = {
+        "/foo\n": "/help, /reset, /exit",
+        "/help\n": COMMANDS["/reset"],
+        "word " * 1200 + "\n": "at most 4096 tokens",
+        b"\xff\xfe\n": "surrogate",
+        "hello\n": "finish:",
+        "half a line": "half a line",
+        "\x03": "",  # drops that line
+    }
+    for number, (keys, reply) in enumerate(replies.items(), start=1):
+        terminal.wait_for("> ", count=min(number, 6))
+        terminal.type(keys)
+        terminal.wait_for(reply)
+    terminal.wait_for("> ", count=7)
+    terminal.type("\x03")  # leaves
+    assert terminal.finish() == 0
+    assert "Traceback" not in terminal.plain
+
+
+@pytest.mark.parametrize("flags", [(), ("--live",)], ids=["streamed", "live"])
+def test_an_interrupt_stops_the_answer_and_not_the_chat(open_terminal, dream, flags):
+    terminal = open_terminal("chat", "-m", dream, "-n", 4000, "-s", "base", *flags)
+    terminal.wait_for("> ")
+    before = termios.tcgetattr(terminal.master)
+    terminal.type("hello\n")
+    terminal.wait_for("/4000 tokens" if flags else "decoding", count=3)
+    terminal.type("\x03")
+    terminal.wait_for("stopped")
+    terminal.wait_for("> ", count=2)
+    assert "^C" not in terminal.plain  # it would break the picture
+    assert terminal.output.rindex("\x1b[?25h") > terminal.output.rindex("\x1b[?25l")  # the cursor is back
+    assert termios.tcgetattr(terminal.master) == before
+    terminal.type("/exit\n")
+    assert terminal.finish() == 0

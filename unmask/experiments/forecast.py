@@ -1,0 +1,130 @@
+"""Estimate how long experiments will take, before they start."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from statistics import fmean
+from time import perf_counter
+
+from unmask.evals.batches import encode
+from unmask.evals.manifest import device_name
+from unmask.evals.records import settings_of
+from unmask.experiments.experiment import Experiment
+from unmask.experiments.lab import Lab
+from unmask.experiments.methods import role
+from unmask.experiments.paper import paper_tables
+from unmask.experiments.runs import Run
+from unmask.samplers import Base
+from unmask.samplers.wrapper import kind
+from unmask.text.generate import generate
+
+STEPS = 4  # of the timed run
+PROMPTS = 8  # samples of a task whose prompts are measured
+PAPER_TOKENS = 256  # new tokens of the paper's runs
+
+
+@dataclass(frozen=True, slots=True)
+class TimedForward:
+    """One forward on this device."""
+
+    model: str
+    device: str
+    rows: int
+    columns: int
+    seconds: float
+
+    @property
+    def per_token(self) -> float:
+        """Seconds per token of the canvas."""
+        return self.seconds / (self.rows * self.columns)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast:
+    """The cost of the runs that are not kept yet."""
+
+    runs: int
+    samplers: int
+    samples: int  # summed over the runs
+    forwards: float  # of one sample each
+    seconds: float
+    stored: int  # runs whose forwards are known from a stored run with another number of samples
+    chosen_later: int  # experiments that choose more runs from the results of these
+    timed: tuple[TimedForward, ...]
+
+
+def forecast(lab: Lab, experiments: Iterable[Experiment]) -> Forecast:
+    """Time a forward of every model, and multiply it by the forwards of all missing runs."""
+    experiments = list(experiments)
+    runs = lab.missing(run for one in experiments for run in one.runs(lab).values())
+    timed = {name: _time_forward(lab, name, runs) for name in dict.fromkeys(run.model for run in runs)}
+    samples = forwards = seconds = stored = 0.0
+    columns: dict[tuple[str, str, str | None, int | None], float] = {}
+    for run in runs:
+        key = (run.model, run.task, run.protocol, run.config.max_new_tokens)
+        if key not in columns:
+            columns[key] = _columns(lab, run)
+        count, known = len(lab.samples(run.task, protocol=run.protocol)), _stored_forwards(lab, run)
+        each = _typical_forwards(run) if known is None else known
+        samples += count
+        forwards += count * each
+        seconds += count * each * columns[key] * timed[run.model].per_token
+        stored += known is not None
+    return Forecast(
+        runs=len(runs),
+        samplers=len({run.sampler for run in runs}),
+        samples=int(samples),
+        forwards=forwards,
+        seconds=seconds,
+        stored=int(stored),
+        chosen_later=sum(one.then is not None for one in experiments),
+        timed=tuple(timed.values()),
+    )
+
+
+def _time_forward(lab: Lab, name: str, runs: Iterable[Run]) -> TimedForward:
+    """Time a few steps of Base on the first prompt, at the lab's batch size."""
+    model, run = lab.model(name), next(run for run in runs if run.model == name)
+    samples = lab.samples(run.task, protocol=run.protocol)
+    rows = min(lab.batch_size(model), len(samples))
+    [first] = encode(model, samples[:1], run.config.new_tokens(model.info))
+    config = replace(run.config, steps=STEPS, block_length=None, cache=None, refresh_every=None, stop=())
+    for _ in range(2):  # the first is a warm-up
+        began = perf_counter()
+        outputs = generate(model, [first.ids] * rows, Base(), config)
+        seconds = perf_counter() - began
+    columns = len(first.ids) + run.config.new_tokens(model.info)
+    each = seconds / max(1, max(output.forwards for output in outputs))
+    return TimedForward(name, device_name(model), rows, columns, each)
+
+
+def _columns(lab: Lab, run: Run) -> float:
+    """Return the mean length of a canvas."""
+    model = lab.model(run.model)
+    tokens = run.config.new_tokens(model.info)
+    encoded = encode(model, lab.samples(run.task, PROMPTS, protocol=run.protocol), tokens)
+    return fmean(len(one.ids) for one in encoded) + tokens
+
+
+def _stored_forwards(lab: Lab, run: Run) -> float | None:
+    """Return the mean forwards of a stored run of other samples, or None if there is none."""
+    for name in lab.store.names(run.model, run.task):
+        if not name.startswith(f"{run.prefix}-"):
+            continue
+        content = lab.store.read(run.model, run.task, name)
+        configuration = content.get("configuration", {})
+        sampler = {"kind": kind(run.sampler), **settings_of(run.sampler)}
+        same_length = configuration.get("decoding", {}).get("max_new_tokens") == run.config.max_new_tokens
+        if configuration.get("sampler") == sampler and same_length:
+            return fmean(content["records"]["forwards"])
+    return None
+
+
+def _typical_forwards(run: Run) -> float:
+    """Return the paper's count for LLaDA-8B, in proportion to the steps; LESS stands for other samplers."""
+    steps = float(run.config.steps or run.config.max_new_tokens or PAPER_TOKENS)
+    rows = paper_tables()["headline"]["LLaDA-8B"]
+    row = rows.get(kind(run.sampler), rows["LESS"])
+    share: float = row[role(run.task)][1] / PAPER_TOKENS
+    return max(1.0, steps * share)
