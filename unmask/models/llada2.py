@@ -80,7 +80,7 @@ class LLaDA2(Trunk):
             vocab_size=shape.vocab_size,
             max_length=size(config, "max_position_embeddings", default=32768),
             block_length=length,
-            schedule="linear",
+            schedule="block",
         )
         super().__init__(config, shape, replace(info, grid=BlockGrid(length=length)))
 

@@ -146,7 +146,7 @@ class A2DQwen3(Qwen):
 
     @classmethod
     def info_of(cls, config: Mapping[str, object], shape: Shape) -> ModelInfo:
-        info = super().info_of(config, shape)
+        info = replace(super().info_of(config, shape), schedule="remaining")
         if config.get("block_size") is None:
             return replace(info, block_length=64)
         length = size(config, "block_size")
@@ -173,7 +173,8 @@ class SDAR(Qwen):
     @classmethod
     def info_of(cls, config: Mapping[str, object], shape: Shape) -> ModelInfo:
         length = size(config, "block_size", default=4)
-        return replace(super().info_of(config, shape), block_length=length, grid=BlockGrid(length=length))
+        info = replace(super().info_of(config, shape), schedule="block")
+        return replace(info, block_length=length, grid=BlockGrid(length=length))
 
 
 class SDARMoE(SDAR):
