@@ -16,7 +16,7 @@ from PIL import Image, ImageDraw, ImageFont
 import unmask
 from unmask.experiments.drawing import METHODS, light
 from unmask.text.generate import prepare
-from unmask.text.prompts import TextModel, find_tokenizer
+from unmask.text.prompts import TextModel, tokenizer_of
 
 PROMPT = "Zoe buys 6 cards for 9 dollars each and 5 apples for 7 dollars each. How much does Zoe pay?"
 SAMPLERS = {"base": METHODS["Base"][0], "first-mask": METHODS["First mask"][0]}  # name -> colour
@@ -47,7 +47,7 @@ def watch(model: TextModel, prompt: str, sampler: str, length: int) -> list[Stat
     config = unmask.GenerationConfig(max_new_tokens=length)
     chat = [{"role": "user", "content": prompt}]
     run = prepare(model, [chat], unmask.SAMPLERS[sampler], config)
-    tokenizer, info, start = find_tokenizer(model), model.info, run.canvas.start
+    tokenizer, info, start = tokenizer_of(model), model.info, run.canvas.start
 
     def text(token: int) -> str:
         return END if token in info.eos_ids else tokenizer.decode([token])

@@ -98,7 +98,8 @@ def light(colour: str) -> str:
     """Return a colour mixed with white."""
     from matplotlib.colors import to_hex, to_rgb
 
-    return to_hex([1 - 0.5 * (1 - part) for part in to_rgb(colour)])
+    red, green, blue = to_rgb(colour)
+    return to_hex(((1 + red) / 2, (1 + green) / 2, (1 + blue) / 2))
 
 
 def look(label: str, *, filled: bool | None = None) -> dict[str, Any]:
@@ -229,12 +230,10 @@ def _ink(axes: Axes) -> Any:
     import numpy as np
     from matplotlib.collections import LineCollection
 
-    strokes = [line.get_xydata() for line in axes.lines if line.get_transform() == axes.transData]
+    strokes: list[Any] = [line.get_xydata() for line in axes.lines if line.get_transform() == axes.transData]
     for collection in axes.collections:
-        if isinstance(collection, LineCollection):
+        if isinstance(collection, LineCollection):  # intervals
             strokes += collection.get_segments()
-        else:
-            strokes += [[offset] for offset in collection.get_offsets()]
     dots = []
     for stroke in strokes:
         ends = axes.transData.transform(stroke)
