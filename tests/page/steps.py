@@ -4,21 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.page.conftest import driver
+from tests.page.conftest import PROMPT, decode, driver, ended
 
+__all__ = ["PROMPT", "decode", "ended"]
 expect = driver().expect
-PROMPT = "Multiply 19 by 13."
-
-
-def decode(page: Any, prompt: str = PROMPT) -> None:
-    """Ask, and wait for the answer."""
-    page.get_by_label("Prompt", exact=True).fill(prompt)
-    page.get_by_role("button", name="Decode").click()
-    ended(page)
-
-
-def ended(page: Any) -> None:
-    expect(page.locator("body")).to_have_attribute("data-state", "done")
 
 
 def scrub(page: Any, step: int) -> None:

@@ -31,7 +31,7 @@ def texts(trace: Trace, step: int | None = None) -> list[str]:
 
 
 def same(shown: str, text: str) -> bool:
-    return shown == ("∎" if text.startswith("<|") else text.replace("\n", "↵\n"))
+    return shown == ("⊣" if text.startswith("<|") else text.replace("\n", "↵\n"))
 
 
 def test_a_trace_is_replayed_from_disk_step_by_step(traces, seen: Seen, tmp_path) -> None:
@@ -69,7 +69,7 @@ def test_two_traces_show_where_they_first_disagree(traces, seen: Seen, tmp_path)
     held = [texts(read_trace(path)) for path in traces.values()]
     pairs = enumerate(zip(*held, strict=True))
     different = [index for index, pair in pairs if pair[0] != pair[1] and "·" not in pair]
-    expect(page.locator(".verdict")).to_contain_text(f"first disagree at position {different[0] + 1}:")
+    expect(page.locator(".verdict")).to_contain_text(f"part at position {different[0] + 1}:")
     for run in (0, 1):
         assert cells(page, run).count() == LENGTH
         assert cells(page, run, ".differs").count() == len(different)

@@ -29,7 +29,7 @@ from unmask.serving.job import Answer, Job
 from unmask.serving.logs import log_failure
 from unmask.serving.memory import release_memory
 from unmask.serving.metrics import Metrics
-from unmask.serving.pages import page_routes
+from unmask.serving.pages import page_routes, recommended, sampler_words
 from unmask.serving.protocol import (
     NEUTRAL,
     AnyRequest,
@@ -155,7 +155,9 @@ class Service:
         facts = {
             "samplers": sorted(SERVED),
             "sampler_fields": {name: plain(sampler) for name, sampler in self._samplers().items()},
+            "sampler_words": sampler_words(),
             "sampler": self._settings.sampler_name,
+            "recommended": recommended(self._settings),
             "chat": bool(getattr(tokenizer, "has_chat_template", True)),
             "new_tokens": self._settings.config.new_tokens(info),
             "max_length": info.max_length,
