@@ -1,6 +1,6 @@
 // The page of a running server: ask, and watch the answer come.
 
-import { Server, ServerError } from "./api.js";
+import { Server, ServerError, UNREACHABLE } from "./api.js";
 import { Demo } from "./demo.js";
 import { byId, make, oncePerFrame, plural, still } from "./dom.js";
 import { addDraft, finish } from "./drafts.js";
@@ -88,7 +88,7 @@ function show(view) {
   demo?.pause();
   byId("empty").hidden = true;
   byId("stage").hidden = false;
-  stage.show(view.runs, { live: true });
+  stage.show(view.runs, { live: true, play: !view.jump });
   if (narrow.matches && !view.jump) byId("stage").scrollIntoView({ behavior: still() ? "auto" : "smooth" });
 }
 
@@ -141,6 +141,11 @@ function fail(error) {
   }
 }
 
+/** Report that a file of the page did not come. */
+function unreachable(error) {
+  fail(error instanceof TypeError ? new ServerError(UNREACHABLE) : error);
+}
+
 /** Say what the page is doing, for styles and for screen readers. */
 function note(state, sentence) {
   document.body.dataset.state = state;
@@ -185,7 +190,7 @@ async function use(name, act) {
 
 byId("slots").append(...slots.map((slot) => slot.element));
 stage.player.element.append(save);
-save.addEventListener("click", () => share(stage.panels.map((panel) => panel.run)));
+save.addEventListener("click", () => share(stage.panels.map((panel) => panel.run)).catch(unreachable));
 byId("form").addEventListener("submit", (event) => {
   event.preventDefault();
   if (running) running.abort();
@@ -199,6 +204,6 @@ byId("key").addEventListener("change", () => {
   server.key = byId("key").value;
   connect();
 });
-use("examples.json", offerExamples);
-use("demo.json", startDemo);
+use("examples.json", offerExamples).catch(unreachable);
+use("demo.json", startDemo).catch(unreachable);
 connect();

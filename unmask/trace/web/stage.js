@@ -30,7 +30,7 @@ export class Stage {
     this.row.replaceChildren(...this.panels.map((panel) => panel.element));
     this.view.classList.toggle("two", runs.length > 1);
     this.#marks = null;
-    this.#inspected = null;
+    if (play) this.#inspected = null;
     this.verdict.hidden = true;
     this.grow(live);
     this.player.seek(live && play ? 0 : this.player.last);
@@ -67,7 +67,7 @@ export class Stage {
   #judge(runs) {
     this.#marks = disagreement(runs);
     this.verdict.hidden = runs.length < 2;
-    this.verdict.classList.toggle("same", this.#marks?.first === null);
+    this.verdict.className = `verdict ${this.#marks === null ? "open" : this.#marks.first === null ? "same" : ""}`;
     if (runs.length > 1) this.verdict.replaceChildren(...verdict(runs, this.#marks));
   }
 }
@@ -81,6 +81,7 @@ function legend(runs, cues, differ) {
     ...(seen.has("end") ? [{ kind: "rule ends", cue: "", name: "end of text", text: END }] : []),
     ...(differ ? [{ kind: "rule differs first", cue: "≠", name: "the runs differ" }] : []),
   ];
-  return looks.map(({ kind, cue, name, text = "token" }) =>
+  const entries = looks.map(({ kind, cue, name, text = "token" }) =>
     make("li", {}, make("span", { className: `cell ${kind}`, "aria-hidden": "true", "data-cue": cue }, kind === "idle" ? "·" : text), name.replace("committed ", "")));
+  return [...entries, make("li", { className: "hint" }, "Point at a position to see why.")];
 }
