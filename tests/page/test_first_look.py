@@ -87,6 +87,29 @@ def test_the_samplers_are_grouped_and_described(site: Running, seen: Seen) -> No
     assert "" not in sentences
 
 
+def test_the_words_of_the_server_explain_samplers_and_fields(browser: Any, site: Running) -> None:
+    facts = site.get("/v1/models/mini-llada").json()
+    words = {
+        "group": "mine",
+        "summary": "Waits.",
+        "use": "Use it at home.",
+        "fields": {"min_confidence": "How sure."},
+    }
+    facts["unmask"]["sampler_words"] = {"threshold": words}
+    seen = Seen(browser)
+    seen.page.route("**/v1/models/mini-llada", lambda route: route.fulfill(json=facts))
+    page = seen.open(site.url, "threshold")
+    expect(page.locator(".slot .summary").first).to_have_text("Waits. Use it at home.")
+    expect(page.locator(".threshold").first).to_have_attribute("title", "How sure.")
+    assert page.locator("optgroup[label=mine] option").first.text_content() == "threshold"
+    page.get_by_role("button", name="Percent").click()
+    ended(page)
+    page.get_by_text("Settings of threshold").click()
+    expect(page.locator(".fields")).to_contain_text("min_confidence 0.9 How sure.")
+    seen.context.close()
+    assert seen.complaints == []
+
+
 def test_an_end_of_text_has_a_sign_of_its_own_that_the_legend_explains(compared: Any) -> None:
     to_end(compared)
     ends = set(cells(compared, 0, ".ends").all_text_contents())

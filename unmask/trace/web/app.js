@@ -61,7 +61,7 @@ async function decode({ jump = false } = {}) {
   tell("");
   const chosen = slots.filter((slot) => slot.name);
   const model = byId("model").textContent;
-  const runs = chosen.map((slot) => new Run({ sampler: slot.name, fields: slot.fields, model }));
+  const runs = chosen.map((slot) => new Run({ sampler: slot.name, fields: slot.fields, lines: slot.lines, model }));
   const view = { runs, shown: false, jump };
   const grew = oncePerFrame(() => running === mine && grow(view));
   try {

@@ -2,7 +2,7 @@
 
 import { Run } from "./run.js";
 
-/** A run from a record of it: { sampler, fields, model, prompt, drafts, facts, text }. */
+/** A run from a record of it: { sampler, fields, lines, model, prompt, drafts, facts, text }. */
 export function replayed({ drafts, facts, text, ...about }) {
   const run = new Run(about);
   for (const draft of drafts) addDraft(run, draft);
@@ -13,8 +13,8 @@ export function replayed({ drafts, facts, text, ...about }) {
 
 /** The record of a run that was received; `replayed` reads it. */
 export function record(run) {
-  const { sampler, fields, model, prompt, drafts, facts, text } = run;
-  return { sampler, fields, model, prompt, drafts, facts, text };
+  const { sampler, fields, lines, model, prompt, drafts, facts, text } = run;
+  return { sampler, fields, lines, model, prompt, drafts, facts, text };
 }
 
 /** Take the cost of a run, which comes with its end; null if it has none. */

@@ -67,7 +67,8 @@ export class Panel {
 /** The fields of a sampler, folded away. */
 function settingsOf(run) {
   const shown = (value) => (typeof value === "object" && value !== null ? JSON.stringify(value) : String(value));
-  const fields = Object.entries(run.fields).map(([name, value]) => `${name} ${shown(value)}`);
+  const fields = Object.entries(run.fields).map(([name, value]) =>
+    make("li", {}, make("b", {}, `${name} ${shown(value)}`), run.lines[name] ? ` ${run.lines[name]}` : ""));
   return make("details", {}, make("summary", {}, `Settings of ${run.sampler}`),
-    make("ul", { className: "fields" }, ...[...fields, ...(run.notes ?? [])].map((line) => make("li", {}, line))));
+    make("ul", { className: "fields" }, ...fields, ...(run.notes ?? []).map((note) => make("li", {}, note))));
 }

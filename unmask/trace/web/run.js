@@ -2,10 +2,10 @@
 
 import { missed, thresholdOf } from "./signals.js";
 
-/** A decoding; `first` holds { given, text } of every position before the first step. */
+/** A decoding; `lines` explain the fields, `first` holds { given, text } of every position before the first step. */
 export class Run {
-  constructor({ sampler, fields = {}, model = "", prompt = "", first = [] }) {
-    Object.assign(this, { sampler, fields, model, prompt });
+  constructor({ sampler, fields = {}, lines = {}, model = "", prompt = "", first = [] }) {
+    Object.assign(this, { sampler, fields, lines, model, prompt });
     this.facts = null; // its cost, once it is over
     this.complete = false; // it came to its end
     this.drafts = []; // as the server sent them

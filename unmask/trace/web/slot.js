@@ -16,7 +16,7 @@ export class Slot {
     this.element = make("fieldset", { className: "slot" }, make("legend", {}, title), this.select, this.summary);
   }
 
-  /** Offer these samplers, name -> fields; `words` has a group, a summary and a line per field of each. */
+  /** Offer these samplers, name -> fields; `words` has the group, summary, use and field lines of each. */
   offer(known, words, chosen) {
     this.known = known;
     this.words = words;
@@ -28,6 +28,11 @@ export class Slot {
 
   get name() {
     return this.select.value;
+  }
+
+  /** A line on each field, as far as there are some. */
+  get lines() {
+    return this.words[this.name]?.fields ?? {};
   }
 
   /** The fields that the sliders change. */
@@ -44,10 +49,10 @@ export class Slot {
   #reset() {
     for (const slider of this.sliders) slider.element.remove();
     const thresholds = Object.entries(this.known[this.name] ?? {}).filter(([field, value]) => /^(min|max)_/.test(field) && typeof value === "number");
-    const { summary = "", fields = {} } = this.words[this.name] ?? {};
-    this.sliders = thresholds.map(([field, value]) => new Slider(this.title, field, { value, line: fields[field], moved: this.moved }));
+    const { summary = "", use = "" } = this.words[this.name] ?? {};
+    this.sliders = thresholds.map(([field, value]) => new Slider(this.title, field, { value, line: this.lines[field], moved: this.moved }));
     this.element.append(...this.sliders.map((slider) => slider.element));
-    this.summary.textContent = summary;
+    this.summary.textContent = `${summary} ${use}`.trim();
     this.summary.hidden = !summary;
   }
 }
