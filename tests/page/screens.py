@@ -25,7 +25,7 @@ SCREENS: dict[str, dict[str, Any]] = {
     "phone": {"viewport": {"width": 390, "height": 844}, "is_mobile": True, "has_touch": True},
 }
 USED = {"desktop-light-compared": "page.png", "phone-light-compared": "page-phone.png"}  # in texts
-COLOURS = 64  # of a picture; more look the same
+COLOURS = 128  # of a picture; more look the same
 SECONDS = 0.02  # that a forward takes at least, so that a run can be seen
 
 
@@ -78,7 +78,7 @@ def write(path: Path, picture: bytes) -> None:
     """Write a picture with few colours, which makes it small."""
     opened = Image.open(BytesIO(picture)).convert("RGB")
     path.parent.mkdir(exist_ok=True)
-    opened.quantize(COLOURS, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE).save(path, optimize=True)
+    opened.quantize(COLOURS, kmeans=3, dither=Image.Dither.NONE).save(path, optimize=True)
 
 
 def shoot_traces(page: Any, folder: Path) -> None:
