@@ -100,7 +100,7 @@ def seen(shared: Seen) -> Iterator[Seen]:
     assert shared.complaints == []
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def decoded(browser: Any, site: Running) -> Iterator[Any]:
     """A page with a run of `less`, for tests that only look at it."""
     opened = Seen(browser)

@@ -13,7 +13,7 @@ import pytest
 
 import unmask
 from tests.page.conftest import LENGTH, Seen
-from tests.page.steps import CONTRAST, answer, cells, counter, ended, expect, scrub, to_end
+from tests.page.steps import CONTRAST, answer, cells, counter, decode, ended, expect, scrub, to_end
 from tests.serving.conftest import Running
 from unmask.models.trunk import Trunk
 from unmask.samplers import GROUPS, SAMPLERS
@@ -73,8 +73,8 @@ def test_the_page_starts_with_the_sampler_that_the_operator_chose() -> None:
     assert recommended(Settings()) in GROUPS["recommended"]
 
 
-def test_the_samplers_are_grouped_and_described(site: Running, seen: Seen) -> None:
-    page = seen.open(site.url)
+def test_the_samplers_are_grouped_and_described(decoded: Any) -> None:
+    page = decoded
     box = page.get_by_label("Sampler", exact=True)
     groups = [group.get_attribute("label") for group in box.locator("optgroup").all()]
     assert groups == [name for name in GROUPS if name in groups]
@@ -179,14 +179,20 @@ def test_a_recorded_run_loops_until_it_is_paused(browser: Any, site: Running) ->
     assert seen.complaints == []
 
 
-def test_the_recorded_run_is_still_for_those_who_prefer_that(site: Running, seen: Seen) -> None:
+def test_reduced_motion_stills_the_recorded_run_and_shows_steps_as_they_come(
+    site: Running, seen: Seen
+) -> None:
     seen.page.emulate_media(reduced_motion="reduce")
-    page = seen.open(site.url)
+    page = seen.open(site.url, "less")
     expect(page.locator(".demo").get_by_role("button")).to_have_text("Play")
     assert page.locator(".demo .idle").count() == 0
     for scheme in ("dark", "light"):
         page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
         assert page.evaluate(CONTRAST) == []
+    decode(page)
+    expect(page.get_by_label("Pace")).to_have_value("live")
+    slider = page.get_by_role("slider", name="Step", exact=True)
+    expect(slider).to_have_value(str(slider.get_attribute("max")))
     page.emulate_media(reduced_motion="no-preference")
 
 
@@ -202,6 +208,7 @@ def test_an_error_goes_away_when_the_user_acts(site: Running, seen: Seen) -> Non
     page = seen.open(site.url)
     page.get_by_role("button", name="Decode").click()
     expect(page.get_by_role("alert")).to_contain_text("The prompt is empty")
+    assert not [url for url in seen.requests if "completions" in url]
     page.get_by_label("Prompt", exact=True).fill("a")
     expect(page.get_by_role("alert")).to_be_hidden()
     page.get_by_label("Prompt", exact=True).fill(" ")
