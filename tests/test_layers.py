@@ -17,9 +17,11 @@ MAY_IMPORT = {  # room -> the rooms and modules of unmask that it may know
     "types": set(),
     "errors": set(),
     "decoding": BOTTOM | {"decoding", "fast.kernels"},
-    "samplers": ARITHMETIC | {"samplers"},
-    "text": CORE,
-    "models": BOTTOM | {"models"},
+    "plugins": {"errors"},
+    "samplers": ARITHMETIC | {"plugins", "samplers"},
+    "progress": set(),
+    "text": CORE | {"__version__", "progress", "trace"},
+    "models": BOTTOM | {"models", "plugins"},
     "fast": BOTTOM | {"decoding", "models", "fast"},
     "fast.kernels": {"fast.kernels"},
     "fast.warm_up": CORE | {"fast"},
@@ -28,7 +30,8 @@ MAY_IMPORT = {  # room -> the rooms and modules of unmask that it may know
     "sandbox": {"errors", "sandbox"},
     "training": {"types", "errors", "models", "sandbox", "training"},
     "serving": CORE | {"__version__", "fast", "ray_cluster", "serving", "trace"},
-    "evals": CORE | {"__version__", "evals", "fast", "models", "ray_cluster", "sandbox", "trace", "training"},
+    "evals": CORE
+    | {"__version__", "evals", "fast", "models", "plugins", "ray_cluster", "sandbox", "trace", "training"},
     "experiments": CORE | {"evals", "experiments", "fast", "models", "sandbox", "trace"},
 }
 NO_HOST_READS = ("samplers",)

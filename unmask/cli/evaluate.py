@@ -22,6 +22,7 @@ from unmask.cli.options import (
     config_options,
 )
 from unmask.cli.runs import compile_now, load_model, say_dimly, worker_loader
+from unmask.plugins import short_name
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -125,7 +126,7 @@ def evaluate(
 ) -> None:
     """Run benchmarks; the same command again resumes a stopped run."""
     sampler = choice.build()
-    out = tasks.out or RUNS / _short(model.model) / choice.sampler
+    out = tasks.out or RUNS / _short(model.model) / choice.name
     runs = [_task_run(name, tasks, decoding, length, out) for name in dict.fromkeys(names)]
     here = [] if cluster.ray else [one.task for one in runs]  # workers check themselves
     check_isolation(here, unsafe=tasks.unsafe_code)
@@ -142,7 +143,7 @@ def evaluate(
 
 def _short(model: str) -> str:
     """Return the last part of a hub id or a path."""
-    return Path(model).name.partition("@")[0] or "model"
+    return short_name(Path(model).name.removeprefix("hf:")).partition("@")[0] or "model"
 
 
 def _task_run(

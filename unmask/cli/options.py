@@ -25,6 +25,7 @@ from typing import (
 import typer
 
 from unmask.cli.fields import parse, parse_fields
+from unmask.plugins import short_name
 from unmask.text.fields import ConfigFields
 
 if TYPE_CHECKING:
@@ -148,7 +149,8 @@ class ModelOptions(LoadOptions):
         _model(
             "--model",
             "-m",
-            help="mini-llada, mini-dream, a checkpoint folder, or a hub id owner/name[@revision].",
+            help="mini-llada, mini-dream, a checkpoint folder, a hub id owner/name[@revision], hf:NAME for "
+            "a Hugging Face masked LM, or your own FILE.py:CLASS.",
         ),
     ] = DEFAULT_MODEL
 
@@ -158,7 +160,12 @@ class SamplerOptions:
     """Which sampler decides."""
 
     sampler: Annotated[
-        str, _sampler("--sampler", "-s", help="`unmask samplers` lists them; or a preset FILE.json.")
+        str,
+        _sampler(
+            "--sampler",
+            "-s",
+            help="`unmask samplers` lists them; or a preset FILE.json; or your own class, FILE.py:CLASS.",
+        ),
     ] = DEFAULT_SAMPLER
     settings: Annotated[
         list[str] | None,
@@ -170,14 +177,18 @@ class SamplerOptions:
     ] = None
 
     @property
+    def name(self) -> str:
+        """Return the sampler's name without the folder of a file."""
+        return short_name(self.sampler)
+
+    @property
     def title(self) -> str:
         """Return the sampler's name and the fields that the user changed."""
-        return " ".join((self.sampler, *(self.settings or ())))
+        return " ".join((self.name, *(self.settings or ())))
 
     def build(self) -> Sampler:
         """Return the sampler with the changed fields."""
-        from unmask.samplers import check_fields
-        from unmask.samplers.presets import find_sampler
+        from unmask.samplers.registry import check_fields, find_sampler
         from unmask.samplers.wrapper import change
 
         preset = find_sampler(self.sampler)

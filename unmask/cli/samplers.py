@@ -17,10 +17,10 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object with
 
 def samplers(name: Name = None, json: AsJson = False) -> None:
     """List the samplers by group, or the fields of one that --set can change."""
-    from unmask.samplers import SAMPLERS, make_sampler
+    from unmask.samplers.registry import all_samplers, make_sampler
 
     if json:
-        _print_json(SAMPLERS if name is None else {name: make_sampler(name)})
+        _print_json(all_samplers() if name is None else {name: make_sampler(name)})
     elif name is None:
         _print_names()
     else:
@@ -41,10 +41,13 @@ def _print_names() -> None:
     from rich.table import Table
 
     from unmask.samplers import GROUPS
+    from unmask.samplers.registry import all_samplers
 
     console = Console()
+    ours = {name for group in GROUPS.values() for name in group}
+    others = {name: sampler for name, sampler in all_samplers().items() if name not in ours}
     shown: dict[str, str] = {}  # sentence -> the first name that has it
-    for title, group in GROUPS.items():
+    for title, group in {**GROUPS, **({"your own": others} if others else {})}.items():
         table = Table(box=box.SIMPLE, title=title, title_justify="left", show_header=False)
         table.add_column(style="cyan", no_wrap=True)
         table.add_column()

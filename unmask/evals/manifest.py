@@ -20,7 +20,8 @@ from unmask.evals.records import digest, settings_of
 from unmask.evals.task import Sample, Task
 from unmask.fast.load import is_compiled
 from unmask.models.checkpoint.hub import MINI
-from unmask.samplers.wrapper import kind
+from unmask.plugins import source_digest
+from unmask.samplers.wrapper import kind, layers
 from unmask.sandbox import isolation
 from unmask.text.config import GenerationConfig
 from unmask.text.prompts import TextModel, device_of
@@ -67,7 +68,7 @@ def describe(
         },
         "model": describe_model(model, known_fingerprint),
         "prompts": digest([one.ids for one in encoded]),  # template and tokenizer included
-        "sampler": {"kind": kind(sampler), **settings_of(sampler)},
+        "sampler": {"kind": kind(sampler), **settings_of(sampler), **sources(sampler)},
         "decoding": {
             **settings_of(config),
             "steps": config.steps or length,
@@ -77,6 +78,13 @@ def describe(
         "versions": {"unmask": __version__, "torch": torch.__version__},
     }
     return Manifest(configuration=configuration, environment=environment(model, task))
+
+
+def sources(sampler: Sampler) -> dict[str, dict[str, str]]:
+    """Return a hash of the file of each class that is not unmask's, as its code decides the records too."""
+    hashes = {type(layer).__name__: source_digest(type(layer)) for layer in layers(sampler)}
+    known = {name: value for name, value in hashes.items() if value is not None}
+    return {"sources": known} if known else {}
 
 
 def describe_model(model: TextModel, known_fingerprint: str | None = None) -> dict[str, Any]:

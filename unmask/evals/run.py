@@ -16,6 +16,7 @@ from unmask.evals.manifest import Manifest, describe
 from unmask.evals.records import Record, Timing, hash_line, to_line
 from unmask.evals.summary import Summary, summarize
 from unmask.evals.task import Sample, Task
+from unmask.samplers.registry import as_sampler
 from unmask.text.config import GenerationConfig
 from unmask.text.generate import DEFAULT_SAMPLER, check_settings
 from unmask.text.prompts import TextModel
@@ -65,7 +66,7 @@ Decode: TypeAlias = Callable[[Sequence[EvalBatch]], Iterable[Decoded]]  # in any
 def evaluate(
     model: TextModel,
     task: Task,
-    sampler: Sampler = DEFAULT_SAMPLER,
+    sampler: str | Sampler = DEFAULT_SAMPLER,
     config: GenerationConfig | None = None,
     *,
     out: str | Path | None = None,
@@ -76,14 +77,15 @@ def evaluate(
 ) -> Summary:
     """Decode a task's samples and judge the answers; with `out`, store every batch and resume a stopped run.
 
-    Without a config, the task sets length and stop strings. `data` is a local folder of benchmark files.
+    `sampler` is a sampler or its name. Without a config, the task sets length and stop strings. `data` is a
+    local folder of benchmark files.
     To evaluate a compiled model, hand in `unmask.compile(model)`.
     """
     _check_objects(model, task)
     samples = load_samples(task, data, limit)
     settings = config or task_config(task)
     return evaluate_samples(
-        model, task, samples, sampler, settings, out=out, batch_size=batch_size, progress=progress
+        model, task, samples, as_sampler(sampler), settings, out=out, batch_size=batch_size, progress=progress
     )
 
 

@@ -1,7 +1,7 @@
 """Traces: a run on disk, step by step, and how to read it back."""
 
 from unmask.trace.record import Change, Header, Position, change, plain, recording
-from unmask.trace.replay import Trace, count, frames, read_trace, replay
+from unmask.trace.replay import Trace, count, frames, one_row, read_trace, replay
 
 __all__ = [
     "Change",
@@ -11,6 +11,7 @@ __all__ = [
     "change",
     "count",
     "frames",
+    "one_row",
     "plain",
     "read_trace",
     "recording",
