@@ -43,6 +43,17 @@ def load_from_file(field: str, name: str) -> Any:
     return value
 
 
+def call_factory(field: str, name: str, factory: Any) -> Any:
+    """Return the value that a class or a function makes without arguments."""
+    if not callable(factory):
+        raise FieldError(field, name, "must be a class or a function")
+    try:
+        return factory()
+    except Exception as error:
+        problem = f"must be made without arguments, but {type(error).__name__}: {error}"
+        raise FieldError(field, name, problem, "give every argument a default") from error
+
+
 def source_digest(kind: type) -> str | None:
     """Return a hash of the file that defines a class; None if it belongs to unmask or has no file."""
     if kind.__module__.partition(".")[0] == "unmask":
@@ -88,7 +99,7 @@ def _run_file(field: str, name: str, path: Path) -> ModuleType:
         raise FieldError(field, name, problem, "repair the file") from error
     for value in list(vars(module).values()):
         if isinstance(value, type) and value.__module__ == title and is_dataclass(value):
-            copyreg.pickle(value, _reduce)  # type: ignore[arg-type]
+            copyreg.pickle(value, _reduce)
     return module
 
 

@@ -6,10 +6,10 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from unmask.errors import FieldError, known_field, one_of
-from unmask.plugins import is_file_name, load_from_file, load_plugin, plugins
+from unmask.plugins import call_factory, is_file_name, load_from_file, load_plugin, plugins
 from unmask.samplers.wrapper import change, settings
 from unmask.types import Sampler
 
@@ -90,20 +90,12 @@ def check_fields(name: str, preset: Sampler, changes: Mapping[str, Any]) -> None
 
 def _make(name: str, factory: Any) -> Sampler:
     """Return the sampler that a class or a function makes."""
-    made = factory
-    if isinstance(factory, type) or not hasattr(factory, "decide"):
-        if not callable(factory):
-            raise FieldError("sampler", name, "must be a class, a function or a sampler")
-        try:
-            made = factory()
-        except Exception as error:
-            problem = f"must be made without arguments, but {type(error).__name__}: {error}"
-            raise FieldError("sampler", name, problem, "give every field a default") from error
+    is_value = not isinstance(factory, type) and hasattr(factory, "decide")
+    made = factory if is_value else call_factory("sampler", name, factory)
     if isinstance(made, type) or not (hasattr(made, "decide") and hasattr(made, "needs")):
         remedy = "docs/adding-a-sampler.md has a complete one"
         raise FieldError("sampler", name, "must have `needs` and `decide`", remedy)
     if not is_dataclass(made) or type(made).__hash__ is None:
         remedy = "write @dataclass(frozen=True) above its class"
         raise FieldError("sampler", name, "must be a frozen dataclass to be used by name", remedy)
-    sampler: Sampler = made
-    return sampler
+    return cast(Sampler, made)

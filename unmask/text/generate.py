@@ -126,7 +126,7 @@ class Prepared(PreparedRun):
 
 
 @overload
-def generate(  # type: ignore[overload-overlap]
+def generate(
     model: MaskedLM,
     prompts: str | Sequence[Message] | Sequence[int],
     sampler: str | Sampler = ...,
@@ -182,7 +182,7 @@ def generate(
     if is_single(prompts):
         [generation] = _generate(model, [prompts], chosen, config, batch_size, trace, progress or False)
         return generation
-    return _generate(model, prompts, chosen, config, batch_size, trace, progress)  # type: ignore[arg-type]
+    return _generate(model, prompts, chosen, config, batch_size, trace, progress)
 
 
 def _generate(

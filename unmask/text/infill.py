@@ -46,7 +46,7 @@ class Infilling(Output):
 
 
 @overload
-def infill(  # type: ignore[overload-overlap]
+def infill(
     model: TextModel,
     text: str,
     sampler: str | Sampler = ...,
@@ -80,7 +80,8 @@ def infill(
 ) -> Infilling | list[Infilling]:
     r"""Fill the gaps of a text: "[[gap 8]]" takes 8 tokens, "[[gap 2-8]]" 2 to 8; "\[[gap" is literal.
 
-    A list with a Gap in it is one text in parts, which need no syntax. A list of texts returns a list. An end or padding token ends a gap of bounded length.
+    A list with a Gap in it is one text in parts, which need no syntax. A list of texts returns a list.
+    An end or padding token ends a gap of bounded length.
     Gaps have their own lengths, so setting max_new_tokens raises; steps defaults to one per token to fill.
 
     `sampler`, `settings` and `trace` are those of `generate`.

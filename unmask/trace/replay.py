@@ -72,14 +72,14 @@ def one_row(trace: Trace, row: int, spell: Callable[[int], str] | None = None) -
     if spell is not None:
         tokens = {*canvas, *(position.token for step in changes for position in step.positions)}
         texts = {str(token): spell(token) for token in sorted(tokens)}
-    own = {"seeds": [header.seeds[row]], "padding": [header.padding[row]], "canvas": [canvas]}
+    own: dict[str, Any] = {"seeds": [header.seeds[row]], "padding": [header.padding[row]], "canvas": [canvas]}
     return Trace(replace(header, **own, texts=texts), changes, trace.complete)
 
 
 def _of_row(step: Change, row: int) -> Change:
     """Return the entries of one row."""
     lists = {item.name: getattr(step, item.name) for item in fields(step)}
-    own = {name: [value[row]] for name, value in lists.items() if isinstance(value, list)}
+    own: dict[str, Any] = {name: [value[row]] for name, value in lists.items() if isinstance(value, list)}
     return replace(step, **own, texts={})
 
 

@@ -26,7 +26,7 @@ from unmask.models.checkpoint.weights import (
     stored_tensors,
 )
 from unmask.models.trunk import Shape, Trunk
-from unmask.plugins import is_file_name, load_from_file, load_plugin, plugins
+from unmask.plugins import call_factory, is_file_name, load_from_file, load_plugin, plugins
 
 logger = logging.getLogger(__name__)
 
@@ -150,7 +150,7 @@ def _load_other(source: str, device: str | torch.device, dtype: str | torch.dtyp
         from unmask.models.hf import load_hf
 
         return load_hf(source.removeprefix(HF), device=place, dtype=_pick_dtype(dtype, place, {}))
-    model = load_from_file("model", source)()
+    model = call_factory("model", source, load_from_file("model", source))
     if not callable(model) or not hasattr(model, "info"):
         remedy = "docs/adding-a-model.md has a complete one"
         raise FieldError("model", source, "must make a model with `info` and `__call__`", remedy)
