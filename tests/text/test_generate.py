@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from rich.console import Console
 
 from tests.conftest import GOLDENS
 from tests.raises import raises_field
@@ -261,10 +262,21 @@ def test_the_trace_of_each_row_of_a_batch_rebuilds_its_answer(model: Trunk) -> N
         assert out.trace.texts[str(canvas[-1])] == model.tokenizer.decode([canvas[-1]], skip_special=False)
 
 
-def test_a_bar_changes_no_answer(capsys: pytest.CaptureFixture[str]) -> None:
-    model = saying("abc")
-    bars = [generate(model, ["p", "q", "r"], batch_size=2, progress=show) for show in (None, False, True)]
-    assert bars[0] == bars[1] == bars[2]
+def test_a_bar_is_shown_on_request_and_changes_no_answer(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from unmask import progress
+
+    monkeypatch.setattr(progress, "PATIENCE", 0.0)
+    monkeypatch.setattr(progress, "Console", lambda stderr: Console(stderr=stderr, force_terminal=True))
+    model, prompts = saying("a text that is long enough to see"), ["p", "q", "r"]
+    hidden = generate(model, prompts, Base(), batch_size=2, progress=False, max_new_tokens=16)
+    assert capsys.readouterr().err == ""
+    for show in (True, None):  # this terminal would show it
+        assert generate(model, prompts, Base(), batch_size=2, progress=show, max_new_tokens=16) == hidden
+        captured = capsys.readouterr()
+        assert "decoding" in captured.err
+        assert captured.out == ""
 
 
 @pytest.mark.parametrize("prompts", [[], None, CHAT[0], torch.tensor([[1]])], ids=repr)
