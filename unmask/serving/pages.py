@@ -9,7 +9,6 @@ from fastapi.responses import Response
 
 from unmask.samplers import GROUPS
 from unmask.serving.api_error import ApiError
-from unmask.serving.request import SERVED
 from unmask.serving.settings import Settings
 from unmask.text.generate import DEFAULT_SAMPLER
 from unmask.trace.html import template
@@ -46,7 +45,7 @@ def recommended(settings: Settings) -> str:
     """Name the sampler that the page starts with: the operator's, or the recommended one if there is none."""
     if settings.sampler != DEFAULT_SAMPLER:
         return settings.sampler_name
-    return next((name for name in GROUPS["recommended"] if name in SERVED), settings.sampler_name)
+    return next((name for name in GROUPS["recommended"] if name in settings.servable), settings.sampler_name)
 
 
 def page_routes() -> APIRouter:

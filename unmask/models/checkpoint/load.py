@@ -1,4 +1,4 @@
-"""Load a checkpoint: config.json picks the model class, safetensors fill in the weights."""
+"""Load a model by name; of a checkpoint, config.json picks the class, safetensors fill in the weights."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from unmask.errors import FieldError, one_of
 from unmask.models.checkpoint.config import new_tokens, read_config
@@ -26,11 +26,14 @@ from unmask.models.checkpoint.weights import (
     stored_tensors,
 )
 from unmask.models.trunk import Shape, Trunk
+from unmask.plugins import call_factory, is_file_name, load_from_file, load_plugin, plugins
 
 logger = logging.getLogger(__name__)
 
-# lower-case model_type of config.json -> "module:class", imported on first use
-MODEL_TYPES = {
+GROUP = "unmask.models"  # of entry points; their names are model types
+HF = "hf:"  # before the name of a Hugging Face masked LM
+# lower-case model_type of config.json -> a class, or "module:class", imported on first use
+MODEL_TYPES: dict[str, Any] = {
     "llada": "unmask.models.llada:LLaDA",
     "dream": "unmask.models.dream:Dream",
 }
@@ -54,9 +57,14 @@ def load(
 ) -> Trunk:
     """Load a model, frozen and in eval mode, from a folder or hub id ("owner/name", "owner/name@revision").
 
+    "hf:NAME" or "hf:FOLDER" loads a Hugging Face masked LM (a HuggingFaceLM, which needs transformers), and
+    "FILE.py:Class" runs the file and returns Class(): both decode like a Trunk, but cannot be compiled.
     device="auto" picks CUDA, then MPS, then the CPU. dtype="auto" keeps the stored dtype, but uses float32 on
     the CPU; "int8" stores linear layers with one byte per weight and computes in bfloat16 (CPU: float32).
     """
+    if isinstance(source, str) and (source.startswith(HF) or is_file_name(source)):
+        other: Trunk = _load_other(source, device, dtype)
+        return other
     folder = find_folder(source)
     device = pick_device(device)
     config = read_config(folder)
@@ -100,17 +108,58 @@ def build(config: Mapping[str, object]) -> Trunk:
 def model_class(config: Mapping[str, object]) -> Family:
     """Return the class of models that the config's model_type names."""
     kind = config.get("model_type")
-    if not isinstance(kind, str) or kind.lower() not in MODEL_TYPES:
-        raise FieldError(
-            "model_type",
-            kind,
-            f"must be one of {', '.join(sorted(MODEL_TYPES))}",
-            "unmask.models.hf wraps any Hugging Face masked LM",
-            "config.json",
-        )
-    module, _, name = MODEL_TYPES[kind.lower()].partition(":")
-    family: Family = getattr(importlib.import_module(module), name)
-    return family
+    known = sorted({*MODEL_TYPES, *plugins(GROUP)})
+    if not isinstance(kind, str) or kind.lower() not in known:
+        problem = f"must be one of {', '.join(known)}"
+        remedy = "hf:NAME loads any Hugging Face masked LM, unmask.register_model adds your own type"
+        raise FieldError("model_type", kind, problem, remedy, "config.json")
+    family = MODEL_TYPES.get(kind.lower())
+    if family is None:
+        family = load_plugin("model_type", plugins(GROUP)[kind.lower()])
+    if isinstance(family, str):
+        module, _, name = family.partition(":")
+        family = getattr(importlib.import_module(module), name)
+    found: Family = family
+    return found
+
+
+def register_model(model_type: str, family: type[Trunk] | str) -> None:
+    """Load checkpoints whose config.json has this model_type with a class, or with "module:class"."""
+    if not isinstance(model_type, str) or not model_type:
+        raise FieldError("model_type", model_type, "must be a word, as config.json has it")
+    if not isinstance(family, str) and not hasattr(family, "shape_of"):
+        raise FieldError("family", family, "must be a subclass of unmask.models.trunk.Trunk")
+    MODEL_TYPES[model_type.lower()] = family
+
+
+def absolute_name(source: str) -> str:
+    """Return the name of a model with an absolute path, for a process in another folder."""
+    prefix = HF if source.startswith(HF) else ""
+    path, colon, member = source.removeprefix(prefix), "", ""
+    if is_file_name(source):
+        path, colon, member = source.rpartition(":")
+    return f"{prefix}{Path(path).resolve() if Path(path).exists() else path}{colon}{member}"
+
+
+def _load_other(source: str, device: str | torch.device, dtype: str | torch.dtype) -> Any:
+    """Load a Hugging Face masked LM, or make the model of FILE.py:Class."""
+    place = pick_device(device)
+    if dtype == "int8" or dtype == torch.int8:
+        raise FieldError("dtype", str(dtype), "must be auto or a float for a model that is no checkpoint")
+    if source.startswith(HF):
+        from unmask.models.hf import load_hf
+
+        return load_hf(source.removeprefix(HF), device=place, dtype=_pick_dtype(dtype, place, {}))
+    model = call_factory("model", source, load_from_file("model", source))
+    if not callable(model) or not hasattr(model, "info"):
+        remedy = "docs/adding-a-model.md has a complete one"
+        raise FieldError("model", source, "must make a model with `info` and `__call__`", remedy)
+    if not hasattr(model, "tokenizer"):
+        model.tokenizer = None  # as a checkpoint without a tokenizer
+    if not isinstance(model, nn.Module):
+        return model
+    model = model.to(place) if dtype == "auto" else model.to(place, _pick_dtype(dtype, place, {}))
+    return model.requires_grad_(False).eval()
 
 
 def pick_device(device: str | torch.device) -> torch.device:
