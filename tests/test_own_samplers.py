@@ -30,7 +30,7 @@ from unmask.samplers.registry import all_samplers, find_sampler, known_sampler
 from unmask.types import Decision, Needs, Observation
 
 PAGE = Path(__file__).parents[1] / "docs" / "adding-a-sampler.md"
-SOURCE = programs(PAGE.read_text(encoding="utf-8"))[0]  # the sampler that the docs show
+SOURCE = next(iter(programs(PAGE.read_text(encoding="utf-8"))))  # the sampler that the docs show
 NAME = "MarginThreshold"
 
 

@@ -22,6 +22,7 @@ class Settings:
         model_name: Name of the model in requests and answers.
         sampler: The sampler of a request that names none.
         sampler_name: Its name in answers.
+        samplers: Those that a request may name: all that are known at the start, and the server's own.
         config: The settings of a request that names none.
         api_key: Key that requests must send; None: everybody may call.
         host: Address that it listens on; other Host headers are refused.
@@ -41,7 +42,6 @@ class Settings:
     model_name: str = "unmask"
     sampler: Sampler = DEFAULT_SAMPLER
     sampler_name: str = "less"
-    # those that a request may name: all that are known at the start, and the server's own
     samplers: Mapping[str, Sampler] = field(default_factory=all_samplers, repr=False)
     config: GenerationConfig = field(default_factory=GenerationConfig)
     api_key: str | None = field(default=None, repr=False)
