@@ -9,7 +9,7 @@ import pytest
 
 from tests.raises import raises_field
 from unmask.errors import FieldError
-from unmask.samplers.presets import find_sampler
+from unmask.samplers.registry import find_sampler
 from unmask.trace import read_trace
 from unmask.training.data import read_pairs
 from unmask.training.recipe import read_table

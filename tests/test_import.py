@@ -31,7 +31,7 @@ assert not (result.generated == model.info.mask_id).any()
 TEXT = """
 import unmask
 model = unmask.load({folder!r}, device="cpu")
-[answer] = unmask.generate(model, ["the cat"], config=unmask.GenerationConfig(max_new_tokens=16))
+[answer] = unmask.generate(model, ["the cat"], progress=True, max_new_tokens=16)
 assert answer.finish in ("length", "eos") and isinstance(answer.text, str), answer
 """
 COMMAND = """
@@ -68,12 +68,18 @@ def test_the_core_imports_with_torch_alone() -> None:
     )
 
 
+def test_importing_the_core_says_nothing_without_numpy() -> None:
+    program = BLOCK.format(blocked={"numpy"}) + "import unmask; print(unmask.trace.read_trace.__name__)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("read_trace\n", "")
+
+
 def test_a_checkpoint_loads_and_decodes_without_transformers() -> None:
     run(TOKENS.format(folder=str(GOLDENS / "dream_tiny")), "transformers", "tokenizers", "huggingface_hub")
 
 
 def test_text_goes_in_and_comes_out_without_transformers(folder: str) -> None:
-    run(TEXT.format(folder=folder), "transformers")
+    run(TEXT.format(folder=folder), "transformers", "rich")
 
 
 def test_the_command_line_generates_without_transformers(folder: str) -> None:

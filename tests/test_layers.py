@@ -20,10 +20,12 @@ MAY_IMPORT = {  # room -> the rooms and modules of unmask that it may know
     "catalog": set(),
     "describe": set(),
     "decoding": BOTTOM | {"decoding", "fast.kernels"},
-    "samplers": ARITHMETIC | {"samplers"},
+    "plugins": {"errors"},
+    "samplers": ARITHMETIC | {"plugins", "samplers"},
     "samplers.about": WORDS | {"samplers", "types"},
-    "text": CORE,
-    "models": BOTTOM | {"models"},
+    "progress": set(),
+    "text": CORE | {"__version__", "progress", "trace"},
+    "models": BOTTOM | {"models", "plugins"},
     "fast": BOTTOM | {"decoding", "models", "fast"},
     "fast.kernels": {"fast.kernels"},
     "fast.warm_up": CORE | {"fast"},
@@ -32,7 +34,8 @@ MAY_IMPORT = {  # room -> the rooms and modules of unmask that it may know
     "sandbox": {"errors", "sandbox"},
     "training": {"types", "errors", "models", "sandbox", "training"},
     "serving": CORE | {"__version__", "fast", "ray_cluster", "serving", "trace"},
-    "evals": CORE | {"__version__", "evals", "fast", "models", "ray_cluster", "sandbox", "trace", "training"},
+    "evals": CORE
+    | {"__version__", "evals", "fast", "models", "plugins", "ray_cluster", "sandbox", "trace", "training"},
     "experiments": CORE | {"evals", "experiments", "fast", "models", "sandbox", "trace"},
 }
 NO_HOST_READS = ("samplers",)

@@ -1,9 +1,13 @@
 """unmask: fast, trustworthy decoding of masked diffusion language models."""
 
+import warnings
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
+
+# torch says so whenever NumPy is missing, which unmask does not need
+warnings.filterwarnings("ignore", "Failed to initialize NumPy: No module named 'numpy'", UserWarning)
 
 if TYPE_CHECKING:
     from unmask.public import *  # noqa: F403

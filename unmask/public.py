@@ -1,5 +1,6 @@
 """The names of `import unmask`. The package imports this module with the first of them that is used."""
 
+from unmask import trace
 from unmask.decoding.append_cache import AppendCache
 from unmask.decoding.cache import BlockCache
 from unmask.decoding.canvas import Canvas, blank
@@ -10,7 +11,7 @@ from unmask.decoding.options import Options
 from unmask.decoding.plan import plan
 from unmask.decoding.result import Result, decode
 from unmask.fast.compile import compile
-from unmask.models import load
+from unmask.models import load, register_model
 from unmask.samplers import (
     KLASS,
     LESS,
@@ -37,6 +38,7 @@ from unmask.samplers import (
     Threshold,
     TokenFrequency,
     make_sampler,
+    register_sampler,
 )
 from unmask.text.config import GenerationConfig
 from unmask.text.gaps import Gap, escape_gaps
@@ -92,5 +94,8 @@ __all__ = [
     "load",
     "make_sampler",
     "plan",
+    "register_model",
+    "register_sampler",
     "stream",
+    "trace",
 ]

@@ -61,6 +61,7 @@ def test_the_shipped_model_answers_a_second_question_as_well_as_the_first(open_t
         terminal.wait_for("finish:", count=turn)
         assert answer in terminal.plain
     assert "decoding" in terminal.plain  # from the first step
+    terminal.wait_for("> ", count=len(EQUATIONS) + 1)
     terminal.type("\x04")
     assert terminal.finish() == 0
 

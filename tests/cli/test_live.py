@@ -11,8 +11,8 @@ import pytest
 from rich.console import Console
 
 from tests.trace.revoking import revoking_run
-from unmask import GenerationConfig, make_sampler, plan
-from unmask.cli import live, progress
+from unmask import GenerationConfig, make_sampler, plan, progress
+from unmask.cli import live
 from unmask.cli.live import Throttle
 from unmask.cli.picture import END, GLYPHS, Picture
 from unmask.text.generate import prepare

@@ -107,6 +107,13 @@ def tasks(tmp_path: Path) -> Path:
 
 
 @needs_lm_eval
+def test_a_sampler_may_be_a_class_of_a_file(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text("from unmask import Threshold as Own\n")
+    arguments = {"sampler": f"{tmp_path / 'own.py'}:Own", "sampler.min_confidence": 0.5}
+    assert UnmaskLM(tiny("llada_tiny"), **arguments).sampler == unmask.Threshold(min_confidence=0.5)
+
+
+@needs_lm_eval
 def test_texts_come_in_the_order_of_the_requests_and_do_not_depend_on_the_batch() -> None:
     model, settings = tiny("llada_tiny"), {"max_new_tokens": 16, "steps": 8, "block_length": 8}
     expected = [generate(model, [prompt], Base(), GenerationConfig(**settings))[0].text for prompt in PROMPTS]

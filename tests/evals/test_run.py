@@ -469,7 +469,7 @@ def test_samples_that_cannot_be_asked_are_named(model, task, samples, words):
         ({"limit": 0}, "limit", 0),
         ({"batch_size": 0}, "batch_size", 0),
         ({"config": GenerationConfig(seed=(1, 2))}, "seed", (1, 2)),
-        ({"sampler": "less"}, "sampler", "less"),
+        ({"sampler": LESS}, "sampler", LESS),
     ],
 )
 def test_settings_out_of_range_are_refused(model, task, settings, field, value):

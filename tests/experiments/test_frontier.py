@@ -151,7 +151,7 @@ def test_names_in_a_figure_do_not_overlap():
     }
     figure, [axes] = drawing.panels(1, width=9, height=6)
     axes.plot(*zip(*places.values(), strict=True), "o")
-    drawing.name_points(figure, axes, places, list(places.values()))
+    drawing.name_points(figure, axes, places)
     figure.draw_without_rendering()
     boxes = [Text.get_window_extent(text) for text in axes.texts]  # without the line to its point
     assert len(boxes) == len(places)

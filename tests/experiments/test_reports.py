@@ -14,7 +14,8 @@ from unmask.experiments.page import figures_folder, write_page
 from unmask.experiments.qualitative import PROMPTS
 from unmask.experiments.report import write
 from unmask.samplers import make_sampler
-from unmask.samplers.presets import Preset, find_sampler, write_preset
+from unmask.samplers.presets import Preset, write_preset
+from unmask.samplers.registry import find_sampler, known_sampler
 
 QUICK = ("drop-one", "flip-rate", "flops")
 
@@ -105,7 +106,7 @@ def test_a_name_that_comes_over_a_network_opens_no_file(tmp_path):
     path = tmp_path / "mine.json"
     write_preset(path, Preset(sampler="less"))
     with raises_field("sampler", str(path)):
-        make_sampler(str(path))
+        known_sampler(str(path))
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from unmask.models.trunk import Trunk
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 LENGTH = 32
+PROMPT = "Multiply 19 by 13."
 
 
 def driver() -> Any:
@@ -43,6 +44,18 @@ def browser(site: Running) -> Iterator[Any]:
         opened.close()
 
 
+def decode(page: Any, prompt: str = PROMPT) -> None:
+    """Ask, and wait for the answer."""
+    page.get_by_label("Prompt", exact=True).fill(prompt)
+    page.get_by_role("button", name="Decode").click()
+    ended(page)
+
+
+def ended(page: Any) -> None:
+    """Wait until all runs are over."""
+    driver().expect(page.locator("body")).to_have_attribute("data-state", "done", timeout=30_000)
+
+
 class Seen:
     """A page, with its requests, errors and warnings."""
 
@@ -60,18 +73,40 @@ class Seen:
         if message.type in ("error", "warning"):
             self.complaints.append(message.text)
 
-    def open(self, url: str) -> Any:
-        """Open a URL and wait until the page is ready."""
+    def open(self, url: str, sampler: str | None = None, rival: str | None = "") -> Any:
+        """Open a URL, wait until the page is ready, and choose samplers; None: as the page does."""
         self.page.goto(url)
         driver().expect(self.page.locator("#decode")).to_be_enabled()
+        for label, name in (("Sampler", sampler), ("Compare with", rival)):
+            if name is not None:
+                self.page.get_by_label(label, exact=True).select_option(name)
         return self.page
 
 
-@pytest.fixture
-def seen(browser: Any) -> Iterator[Seen]:
-    """A page that must log no error or warning."""
+@pytest.fixture(scope="session")
+def shared(browser: Any) -> Iterator[Seen]:
+    """The page of all tests that open it in the usual way: a new one for each would cost too much."""
     opened = Seen(browser)
     yield opened
+    opened.context.close()
+
+
+@pytest.fixture
+def seen(shared: Seen) -> Iterator[Seen]:
+    """A page that must log no error or warning."""
+    shared.complaints.clear()
+    shared.requests.clear()
+    yield shared
+    assert shared.complaints == []
+
+
+@pytest.fixture(scope="session")
+def decoded(browser: Any, site: Running) -> Iterator[Any]:
+    """A page with a run of `less`, for tests that only look at it."""
+    opened = Seen(browser)
+    page = opened.open(site.url, "less")
+    decode(page)
+    yield page
     opened.context.close()
     assert opened.complaints == []
 

@@ -4,21 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.page.conftest import driver
+from tests.page.conftest import PROMPT, decode, driver, ended
 
+__all__ = ["PROMPT", "decode", "ended"]
 expect = driver().expect
-PROMPT = "Multiply 19 by 13."
-
-
-def decode(page: Any, prompt: str = PROMPT) -> None:
-    """Ask, and wait for the answer."""
-    page.get_by_label("Prompt", exact=True).fill(prompt)
-    page.get_by_role("button", name="Decode").click()
-    ended(page)
-
-
-def ended(page: Any) -> None:
-    expect(page.locator("body")).to_have_attribute("data-state", "done")
 
 
 def scrub(page: Any, step: int) -> None:
@@ -61,3 +50,30 @@ def slide(page: Any, label: str, presses: int, key: str = "ArrowLeft") -> None:
     page.get_by_label(label, exact=True).focus()
     for _ in range(presses):
         page.keyboard.press(key)
+
+
+# elements whose text is too faint
+CONTRAST = """() => {
+  const parse = (text) => text.match(/[\\d.]+/g).map(Number);
+  const light = (rgb) => rgb.slice(0, 3).map((v) => v / 255)
+    .map((v) => (v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4))
+    .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
+  const behind = (element) => {
+    for (let at = element; at; at = at.parentElement) {
+      const colour = parse(getComputedStyle(at).backgroundColor);
+      if (colour.length === 3 || colour[3] === 1) return colour;
+    }
+    return [255, 255, 255];
+  };
+  const poor = [];
+  for (const element of document.querySelectorAll("body *")) {
+    const own = [...element.childNodes].some((node) => node.nodeType === 3 && node.textContent.trim());
+    if (!own || !element.checkVisibility() || element.disabled) continue;
+    const style = getComputedStyle(element);
+    if (style.opacity !== "1") continue;
+    const pair = [light(parse(style.color)), light(behind(element))].sort((a, b) => b - a);
+    const ratio = (pair[0] + 0.05) / (pair[1] + 0.05);
+    if (ratio < 4.5) poor.push(`${element.tagName} ${element.className} ${ratio.toFixed(2)}`);
+  }
+  return poor;
+}"""

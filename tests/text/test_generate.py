@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from html import unescape
 from typing import Any
 
 import pytest
 import torch
+from rich.console import Console
 
 from tests.conftest import GOLDENS
 from tests.raises import raises_field
@@ -20,6 +23,8 @@ from unmask.text.config import GenerationConfig
 from unmask.text.generate import Generation, generate, prepare
 from unmask.text.infill import infill
 from unmask.text.stream import stream
+from unmask.trace import count, replay
+from unmask.trace.html import to_html
 
 PROMPTS = [
     "the",
@@ -181,13 +186,100 @@ def test_a_prompt_that_just_fits_is_taken() -> None:
     assert out.text == "abc"
 
 
-@pytest.mark.parametrize("prompts", ["text", CHAT, CHAT[0], [1, 2, 3]], ids=repr)
-def test_a_single_prompt_is_refused_with_a_hint(prompts: Any) -> None:
-    with raises_field("prompts", prompts, "[prompt]"):
-        generate(saying("x"), prompts)
+@pytest.mark.parametrize("prompt", ["text", CHAT, tuple(CHAT), [1, 2, 3], (1, 2, 3)], ids=repr)
+def test_one_prompt_returns_one_output_and_a_list_of_one_a_list(prompt: Any) -> None:
+    model = saying("x")
+    one = generate(model, prompt)
+    assert isinstance(one, Generation)
+    assert generate(model, [prompt]) == [one]
+    assert generate(model, (prompt, prompt)) == [one, one]
 
 
-@pytest.mark.parametrize("prompts", [[], None, torch.tensor([[1]])], ids=repr)
+@pytest.mark.parametrize("batch", [["text"], [CHAT], [[1, 2]], ["a", CHAT, [1, 2]], [[1], [2]]], ids=repr)
+def test_a_list_of_prompts_returns_a_list(batch: Any) -> None:
+    model = saying("x")
+    assert generate(model, batch) == [generate(model, prompt) for prompt in batch]
+
+
+def test_one_prompt_is_refused_where_a_batch_is_prepared() -> None:
+    with raises_field("prompts", [1, 2], "[prompt]"):
+        prepare(saying("x"), [1, 2], LESS(), SHORT)  # type: ignore[arg-type]
+
+
+def test_a_sampler_may_be_a_name() -> None:
+    model = saying("abc")
+    assert generate(model, "p", "threshold") == generate(model, "p", SAMPLERS["threshold"])
+    assert list(stream(model, "p", "base")) == list(stream(model, "p", Base()))
+    with raises_field("sampler", "treshold", "did you mean 'threshold'?"):
+        generate(model, "p", "treshold")
+
+
+def test_settings_are_keywords_that_win_over_the_config() -> None:
+    model = saying("x", ends=False)
+    config = GenerationConfig(max_new_tokens=6, steps=6)
+    assert generate(model, "p", Base(), max_new_tokens=3, steps=2).steps == 2
+    out = generate(model, "p", Base(), config, max_new_tokens=4)
+    assert (len(out.token_ids), out.steps) == (4, 4)
+    assert out == generate(model, "p", Base(), replace(config, max_new_tokens=4))
+    [*_, last] = stream(model, "p", Base(), config, max_new_tokens=4)
+    assert last.generation == out
+    with raises_field("max_tokens", 4, "did you mean 'max_new_tokens'?"):
+        generate(model, "p", max_tokens=4)
+    with raises_field("temperature", -1):
+        generate(model, "p", temperature=-1)
+
+
+def test_an_output_shows_its_text_and_its_cost_in_one_line() -> None:
+    model = saying("word " * 60)
+    out = generate(model, "p", "base", max_new_tokens=len(model.script))
+    assert str(out).startswith("Generation(text='word word")
+    assert f"{out.steps} steps, {out.forwards} forwards" in repr(out)
+    assert len(repr(out)) < 200
+    assert str(list(out.token_ids[:3]))[1:-1] in repr(replace(out, text=""))
+
+
+def test_a_notebook_shows_the_text_as_text_and_the_replay_of_a_trace() -> None:
+    model = saying("<b>&", ends=False)
+    plain, kept = (generate(model, "p", Base(), max_new_tokens=4, trace=trace) for trace in (False, True))
+    assert plain == kept
+    assert plain.trace is None
+    assert "&lt;b&gt;&amp;" in plain._repr_html_()
+    assert f"{plain.steps} steps" in plain._repr_html_()
+    assert "<iframe" not in plain._repr_html_()
+    [page] = re.findall(r'srcdoc="([^"]*)"', kept._repr_html_())
+    assert unescape(page) == to_html(kept.trace)
+
+
+def test_the_trace_of_each_row_of_a_batch_rebuilds_its_answer(model: Trunk) -> None:
+    outs = generate(model, PROMPTS[:3], LESS(), short(model), trace=True)
+    for out in outs:
+        assert out.trace is not None
+        [canvas] = replay(out.trace)
+        generated = canvas[out.trace.header.start :]
+        assert tuple(generated[: len(out.token_ids)]) == out.token_ids
+        assert count(out.trace, 0).steps == out.steps
+        assert count(out.trace, 0).forwards == out.forwards
+        assert out.trace.texts[str(canvas[-1])] == model.tokenizer.decode([canvas[-1]], skip_special=False)
+
+
+def test_a_bar_is_shown_on_request_and_changes_no_answer(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from unmask import progress
+
+    monkeypatch.setattr(progress, "PATIENCE", 0.0)
+    monkeypatch.setattr(progress, "Console", lambda stderr: Console(stderr=stderr, force_terminal=True))
+    model, prompts = saying("a text that is long enough to see"), ["p", "q", "r"]
+    hidden = generate(model, prompts, Base(), batch_size=2, progress=False, max_new_tokens=16)
+    assert capsys.readouterr().err == ""
+    for show in (True, None):  # this terminal would show it
+        assert generate(model, prompts, Base(), batch_size=2, progress=show, max_new_tokens=16) == hidden
+        captured = capsys.readouterr()
+        assert "decoding" in captured.err
+        assert captured.out == ""
+
+
+@pytest.mark.parametrize("prompts", [[], None, CHAT[0], torch.tensor([[1]])], ids=repr)
 def test_what_is_no_list_of_prompts_is_refused(prompts: Any) -> None:
     with raises_field("prompts", prompts):
         generate(saying("x"), prompts)
@@ -255,7 +347,7 @@ def test_a_model_without_a_tokenizer_refuses_text_and_stop_strings_before_any_fo
 @pytest.mark.parametrize(
     ("sampler", "config", "field", "value"),
     [
-        ("less", GenerationConfig(), "sampler", "less"),
+        (None, GenerationConfig(), "sampler", None),
         (LESS, GenerationConfig(), "sampler", LESS),
         (LESS(), {"steps": 3}, "config", {"steps": 3}),
     ],

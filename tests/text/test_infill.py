@@ -242,3 +242,22 @@ def test_a_long_text_of_escaped_gaps_is_read_in_linear_time() -> None:
     began = perf_counter()
     assert parse_gaps(text) == [text.replace("\\", "")]
     assert perf_counter() - began < 2
+
+
+def test_one_text_returns_one_output_and_a_list_of_texts_a_list(llada: Trunk) -> None:
+    texts = ["the [[gap 2]] sat", ["a ", Gap(3)]]
+    one, other = (infill(llada, text, "base") for text in texts)
+    assert infill(llada, texts, "base") == [one, other]
+    assert infill(llada, texts[:1], "base") == [one]
+    assert one.text == f"the{' '}{one.gaps[0]} sat"
+    with raises_field("text", "no gap"):
+        infill(llada, ["the [[gap 2]] sat", "no gap"])
+
+
+def test_an_infilling_shows_itself_and_keeps_its_steps_on_request(llada: Trunk) -> None:
+    out = infill(llada, "the [[gap 4]] sat", "base", steps=2, trace=True)
+    assert (out.steps, out.trace is None) == (2, False)
+    assert f"{out.steps} steps" in repr(out)
+    assert "<iframe" in out._repr_html_()
+    with raises_field("step", 2, "did you mean 'steps'?"):
+        infill(llada, "the [[gap 4]] sat", step=2)

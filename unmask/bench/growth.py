@@ -21,7 +21,7 @@ from unmask.bench.internals import read_bytes
 from unmask.bench.report import Report, check_names, command_line
 from unmask.bench.step import NAMES, WAYS, Sizes, StepTimer, full_size
 from unmask.bench.timing import machine, machine_line, timed
-from unmask.experiments.drawing import COLOURS, legend, panels, save_png
+from unmask.experiments.drawing import COLOURS, colour, legend, panels, save_png
 from unmask.experiments.forward_cost import forward_flops
 from unmask.fast.compile import compile
 from unmask.models.trunk import Trunk
@@ -173,12 +173,12 @@ LINES: dict[str, dict[str, Any]] = {  # drawn in this order, later ones on top
     "bytes_floor_ms": {"label": "floor: reading the weights", "color": "0.3", "linestyle": ":"},
     "forward_ms": {
         "label": "forward",
-        "color": COLOURS[1],
+        "color": COLOURS[0],
         "marker": "s",
         "markersize": 9,
         "fillstyle": "none",
     },
-    "step_ms": {"label": "step of less", "color": COLOURS[0], "marker": "o", "markersize": 4},
+    "step_ms": {"label": "step of less", "color": colour("LESS"), "marker": "o", "markersize": 4},
 }
 
 

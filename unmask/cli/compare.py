@@ -22,7 +22,7 @@ from unmask.cli.options import (
 )
 from unmask.cli.output import print_json
 from unmask.cli.printable import printable
-from unmask.cli.progress import progress
+from unmask.progress import progress
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -23,6 +23,7 @@ from unmask.cli.options import (
     config_options,
 )
 from unmask.cli.runs import compile_now, load_model, say_dimly, worker_loader
+from unmask.plugins import short_name
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -165,7 +166,7 @@ def evaluate(
 
 def _short(model: str) -> str:
     """Return the last part of a hub id or a path."""
-    return Path(model).name.partition("@")[0] or "model"
+    return short_name(Path(model).name.removeprefix("hf:")).partition("@")[0] or "model"
 
 
 def _task_run(

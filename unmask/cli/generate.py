@@ -77,7 +77,7 @@ def set_up(
         model=load_model(model),
         model_name=model.model,
         sampler=sampler,
-        sampler_name=choice.sampler,
+        sampler_name=choice.name,
         config=config,
     )
 

@@ -30,6 +30,7 @@ from unmask.cli import complete
 from unmask.cli.fields import parse, parse_fields
 from unmask.describe import source_lines
 from unmask.errors import FieldError
+from unmask.plugins import short_name
 from unmask.text.fields import ConfigFields
 
 if TYPE_CHECKING:
@@ -172,7 +173,8 @@ class ModelOptions(LoadOptions):
         _model(
             "--model",
             "-m",
-            help="mini-llada, mini-dream, a checkpoint folder, or a hub id owner/name\\[@revision].",
+            help="mini-llada, mini-dream, a checkpoint folder, a hub id owner/name\\[@revision], hf:NAME for "
+            "a Hugging Face masked LM, or your own FILE.py:CLASS.",
             autocompletion=complete.models,
         ),
     ] = DEFAULT_MODEL
@@ -187,7 +189,7 @@ class SamplerOptions:
         _sampler(
             "--sampler",
             "-s",
-            help="`unmask samplers` lists them; or a preset FILE.json.",
+            help="`unmask samplers` lists them; or a preset FILE.json; or your own class, FILE.py:CLASS.",
             autocompletion=complete.samplers,
         ),
     ] = DEFAULT_SAMPLER
@@ -201,14 +203,18 @@ class SamplerOptions:
     ] = None
 
     @property
+    def name(self) -> str:
+        """Return the sampler's name without the folder of a file."""
+        return short_name(self.sampler)
+
+    @property
     def title(self) -> str:
         """Return the sampler's name and the fields that the user changed."""
-        return " ".join((self.sampler, *(self.settings or ())))
+        return " ".join((self.name, *(self.settings or ())))
 
     def build(self) -> Sampler:
         """Return the sampler with the changed fields."""
-        from unmask.samplers import check_fields
-        from unmask.samplers.presets import find_sampler
+        from unmask.samplers.registry import check_fields, find_sampler
         from unmask.samplers.wrapper import change
 
         preset = find_sampler(self.sampler)

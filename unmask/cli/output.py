@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 import typer
@@ -47,4 +47,6 @@ def print_cost(cost: Cost, finish: str | None = None, seed: int | None = None) -
 def print_json(answer: Generation | Infilling, **more: object) -> None:
     """Print an answer and more fields as one line of JSON."""
     shares = {"forced_share": answer.forced_share, "empty_share": answer.empty_share}
-    typer.echo(json.dumps({**more, **asdict(answer), **shares}, ensure_ascii=False, allow_nan=False))
+    facts = asdict(replace(answer, trace=None))
+    del facts["trace"]  # --trace writes it
+    typer.echo(json.dumps({**more, **facts, **shares}, ensure_ascii=False, allow_nan=False))

@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -15,30 +14,16 @@ from unmask.cli.keys import no_echo, stopping_between_steps
 from unmask.cli.live import FRAMES_PER_SECOND, Throttle, can_show, showing
 from unmask.cli.options import ModelOptions, OutputOptions
 from unmask.cli.picture import Picture
-from unmask.cli.progress import progress
+from unmask.progress import progress
 
 if TYPE_CHECKING:
     from unmask.decoding.canvas import Canvas
-    from unmask.decoding.plan import Plan
     from unmask.models.trunk import Trunk
     from unmask.text.config import GenerationConfig
-    from unmask.trace import Header
+    from unmask.text.generate import PreparedRun
     from unmask.types import Sampler, Step
 
 Watcher = Callable[["Step"], None]
-
-
-class Decoding(Protocol):
-    """A canvas, its plan, and the steps that decode it."""
-
-    @property
-    def canvas(self) -> Canvas: ...
-
-    @property
-    def plan(self) -> Plan: ...
-
-    @property
-    def steps(self) -> Iterator[Step]: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,28 +46,9 @@ class Setup:
 
     def decode(self, tokens: Sequence[int]) -> str:
         """Return the text of tokens, special ones included."""
-        return "" if self.model.tokenizer is None else self.model.tokenizer.decode(tokens, skip_special=False)
+        from unmask.text.tracing import spell
 
-    def header(self, canvas: Canvas, plan: Plan) -> Header:
-        """Return the header of this run's trace."""
-        from unmask import __version__
-        from unmask.trace import Header, plain
-
-        rows = canvas.tokens.tolist()
-        return Header(
-            version=__version__,
-            sampler=self.sampler_name,
-            fields=plain(self.sampler),
-            model=self.model_name,
-            seeds=self.config.seeds(len(rows)),
-            start=canvas.start,
-            padding=[0] * len(rows) if canvas.attend is None else (~canvas.attend).sum(-1).tolist(),
-            mask_id=canvas.mask_id,
-            blocks=[[block.columns.start, block.columns.stop, block.budget] for block in plan.blocks],
-            blockwise=plan.blockwise,
-            canvas=rows,
-            end_ids=list(self.model.info.eos_ids),
-        )
+        return spell(self.model, tokens)
 
 
 def load_model(options: ModelOptions) -> Trunk:
@@ -96,8 +62,9 @@ def load_model(options: ModelOptions) -> Trunk:
 def worker_loader(options: ModelOptions) -> Callable[[], Trunk]:
     """Return a loader that a Ray worker can call; its working folder is another one."""
     from unmask.fast.load import load_model as load
+    from unmask.models.checkpoint.load import absolute_name
 
-    source = str(Path(options.model).resolve()) if Path(options.model).exists() else options.model
+    source = absolute_name(options.model)
     return partial(load, source, device=options.device, dtype=options.dtype, compile=options.compile)
 
 
@@ -130,7 +97,7 @@ def _shape(model: Trunk) -> str:
 
 @contextmanager
 def watching(
-    setup: Setup, run: Decoding, output: OutputOptions, *, first: int = 0, bar: bool = True
+    setup: Setup, run: PreparedRun, output: OutputOptions, *, first: int = 0, bar: bool = True
 ) -> Iterator[Iterator[Step]]:
     """Yield the steps of a run, shown and recorded as the options say.
 
@@ -140,9 +107,10 @@ def watching(
         stack.enter_context(no_echo())
         watchers: list[Watcher] = [stack.enter_context(stopping_between_steps())]
         if output.trace is not None:
+            from unmask.text.tracing import header_of
             from unmask.trace import recording
 
-            header = setup.header(run.canvas, run.plan)
+            header = header_of(run.run, sampler=setup.sampler_name, model=setup.model_name)
             watchers.append(
                 stack.enter_context(recording(output.trace, header, text=lambda token: setup.decode([token])))
             )
@@ -162,7 +130,7 @@ def watched(steps: Iterator[Step], watchers: Sequence[Watcher]) -> Iterator[Step
 
 
 @contextmanager
-def _live(setup: Setup, run: Decoding, first: int) -> Iterator[Watcher]:
+def _live(setup: Setup, run: PreparedRun, first: int) -> Iterator[Watcher]:
     from rich.console import Console
 
     title = f"unmask · {setup.sampler_name} · {setup.model_name}"

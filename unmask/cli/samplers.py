@@ -21,10 +21,10 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object with
 
 def samplers(name: Name = None, json: AsJson = False) -> None:
     """List the samplers by group, or explain the fields of one that --set can change."""
-    from unmask.samplers import SAMPLERS, make_sampler
+    from unmask.samplers.registry import all_samplers, make_sampler
 
     if json:
-        _print_json(SAMPLERS if name is None else {name: make_sampler(name)})
+        _print_json(all_samplers() if name is None else {name: make_sampler(name)})
     elif name is None:
         _print_names()
     else:
@@ -45,11 +45,11 @@ def _print_names() -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from unmask.samplers import SAMPLERS
     from unmask.samplers.about import about
+    from unmask.samplers.registry import all_samplers
 
     console, groups = Console(), dict[str, dict[str, str]]()
-    for name, sampler in SAMPLERS.items():
+    for name, sampler in all_samplers().items():
         words = about(name, sampler)
         groups.setdefault(words.group, {})[name] = words.summary
     for title, group in groups.items():

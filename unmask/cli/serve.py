@@ -25,13 +25,14 @@ from unmask.cli.options import (
 )
 from unmask.cli.runs import compile_now, load_model, worker_loader
 from unmask.errors import FieldError
+from unmask.plugins import short_name
 
 if TYPE_CHECKING:
     from unmask.serving.limits import Limits
     from unmask.serving.settings import Settings
 
 log = logging.getLogger(__name__)
-MODELS = "mini-llada, mini-dream, a checkpoint folder or a hub id."
+MODELS = "mini-llada, mini-dream, a checkpoint folder, a hub id, hf:NAME or FILE.py:CLASS."
 KEY = "UNMASK_API_KEY"
 RENAMED = {"max_batch": "max_rows"}  # options whose field has another name
 ModelName = Annotated[
@@ -254,7 +255,7 @@ def serve(
         settings = Settings(
             model_name=server.name or _public_name(source.model),
             sampler=sampler,
-            sampler_name=choice.sampler,
+            sampler_name=choice.name,
             config=config,
             api_key=server.api_key,
             host=server.host,
@@ -279,7 +280,8 @@ def serve(
 
 def _public_name(model: str) -> str:
     """Return the name of a model in requests: of a folder, its own name without the path."""
-    return Path(model).resolve().name if Path(model).is_dir() else model
+    path = Path(model.removeprefix("hf:"))
+    return path.resolve().name if path.is_dir() else short_name(model)
 
 
 @contextmanager

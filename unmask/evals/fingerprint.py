@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from unmask.evals.records import digest
+from unmask.plugins import source_digest
 from unmask.text.prompts import TextModel
 
 PIECE = 1 << 24  # numbers summed at a time
@@ -23,7 +24,8 @@ def fingerprint(model: TextModel) -> str:
     state = model.state_dict() if isinstance(model, nn.Module) else {}
     weights = {name: _tensor(tensor) for name, tensor in state.items()}
     info = {**asdict(model.info), "compiled": False}  # kept, so that stored fingerprints stay valid
-    return digest([type(model).__name__, info, _config(model), weights])
+    source = source_digest(type(model))  # of a class that is not unmask's
+    return digest([type(model).__name__, info, _config(model), weights, *([source] if source else [])])
 
 
 def _config(model: TextModel) -> dict[str, Any]:

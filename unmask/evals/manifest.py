@@ -20,7 +20,8 @@ from unmask.evals.records import digest, settings_of
 from unmask.evals.task import Sample, Task
 from unmask.fast.load import is_compiled
 from unmask.models.checkpoint.hub import MINI
-from unmask.samplers.wrapper import kind
+from unmask.plugins import source_digest
+from unmask.samplers.wrapper import kind, layers
 from unmask.sandbox import isolation
 from unmask.text.config import GenerationConfig
 from unmask.text.prompts import TextModel, device_of
@@ -59,7 +60,7 @@ def describe(
         "task": {"name": task.name, "protocol": task.protocol, "version": task.version},
         "model": describe_model(model, known_fingerprint),
         "prompts": "",
-        "sampler": {"kind": kind(sampler), **settings_of(sampler)},
+        "sampler": {"kind": kind(sampler), **settings_of(sampler), **sources(sampler)},
         "decoding": {
             **settings_of(config),
             "steps": config.steps or length,
@@ -89,6 +90,13 @@ def hash_prompts(encoded: Sequence[EncodedSample]) -> str:
 def hash_settings(configuration: Mapping[str, Any]) -> str:
     """Return a short hash of all settings but the samples, so that a larger limit has the same."""
     return digest(with_samples(configuration, [], ""))[:8]
+
+
+def sources(sampler: Sampler) -> dict[str, dict[str, str]]:
+    """Return a hash of the file of each class that is not unmask's, as its code decides the records too."""
+    hashes = {type(layer).__name__: source_digest(type(layer)) for layer in layers(sampler)}
+    known = {name: value for name, value in hashes.items() if value is not None}
+    return {"sources": known} if known else {}
 
 
 def describe_model(model: TextModel, known_fingerprint: str | None = None) -> dict[str, Any]:

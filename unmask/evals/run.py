@@ -17,6 +17,7 @@ from unmask.evals.manifest import Manifest, describe
 from unmask.evals.records import Record, Timing, hash_line, to_line
 from unmask.evals.summary import Summary, summarize
 from unmask.evals.task import Sample, Task
+from unmask.samplers.registry import as_sampler
 from unmask.text.config import GenerationConfig
 from unmask.text.generate import DEFAULT_SAMPLER, check_settings
 from unmask.text.prompts import TextModel
@@ -69,7 +70,7 @@ Out: TypeAlias = str | Path | Callable[[Manifest], Path]  # a run's folder, or a
 def evaluate(
     model: TextModel,
     task: Task,
-    sampler: Sampler = DEFAULT_SAMPLER,
+    sampler: str | Sampler = DEFAULT_SAMPLER,
     config: GenerationConfig | None = None,
     *,
     out: str | Path | None = None,
@@ -81,8 +82,9 @@ def evaluate(
 ) -> Summary:
     """Decode a task's samples and judge the answers; with `out`, store every batch and resume a stopped run.
 
-    A larger `limit` adds samples to a stored run, a smaller one reads its first; `overwrite` starts anew.
-    Without a config, the task sets length and stop strings. `data` is a local folder of benchmark files.
+    `sampler` is a sampler or its name. A larger `limit` adds samples to a stored run, a smaller one reads its
+    first; `overwrite` starts anew. Without a config, the task sets length and stop strings. `data` is a local
+    folder of benchmark files.
     To evaluate a compiled model, hand in `unmask.compile(model)`.
     """
     _check_objects(model, task)
@@ -91,7 +93,7 @@ def evaluate(
         model,
         task,
         load_samples(task, data),
-        sampler,
+        as_sampler(sampler),
         config or task_config(task),
         out=out,
         limit=limit,

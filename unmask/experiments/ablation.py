@@ -61,13 +61,21 @@ def picture(name: str, all_cells: Sequence[Cells], against: str = FULL) -> Pictu
 
     def draw() -> Figure:
         labels = [label for label in all_cells[0].rows if label != against]
-        figure, axes = drawing.panels(len(all_cells), height=1.1 + 0.38 * len(labels), width=4.8)
+        figure, axes = drawing.panels(len(all_cells), height=1.3 + 0.38 * len(labels), width=4.8)
         for panel, cells in zip(axes, all_cells, strict=True):
             values = {label: points(cells, label, against) for label in labels}
-            drawing.bars(panel, values, label=f"points to {against}", title=short(cells.model), zero=True)
+            tint = drawing.light(drawing.colour("LESS"))
+            drawing.bars(panel, values, [tint] * len(values), label=f"points to {against}", zero=True)
+            drawing.title(panel, short(cells.model), _message(values))
         return figure
 
     return Picture(name, f"Macro accuracy against {against}, paired, with 95 % intervals.", draw)
+
+
+def _message(values: Mapping[str, stats.Estimate]) -> str:
+    low, *_, high = sorted(values, key=lambda label: values[label].value)
+    ends = (("lowest", low), ("highest", high))
+    return "\n".join(f"{end}: {label}, {values[label].shown(sign=True)}" for end, label in ends)
 
 
 def points(cells: Cells, label: str, against: str = FULL) -> stats.Estimate:

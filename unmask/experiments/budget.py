@@ -77,25 +77,37 @@ def _findings(cells: Cells) -> Sequence[Finding]:
 
 def _picture(all_cells: Sequence[Cells]) -> Picture:
     def draw() -> Figure:
-        figure, axes = drawing.panels(len(all_cells))
+        figure, axes = drawing.panels(len(all_cells), height=3.6)
         for panel, cells in zip(axes, all_cells, strict=True):
             budgets = [float(label.removeprefix("T = ")) for label in cells.rows]
-            lines = {
-                methods.title(task): (
-                    budgets,
-                    [stats.accuracy({task: one[task]}) for one in cells.rows.values()],
+            for number, task in enumerate(cells.tasks):
+                found = [stats.accuracy({task: one[task]}) for one in cells.rows.values()]
+                panel.errorbar(
+                    [(1 + 0.04 * number) * budget for budget in budgets],  # side by side
+                    [estimate.value for estimate in found],
+                    yerr=[flat(ends) for ends in zip(*map(drawing.reach, found), strict=True)],
+                    label=methods.title(task),
+                    elinewidth=0.8,
+                    capsize=2,
+                    **drawing.task_look(number),
                 )
-                for task in cells.tasks
-            }
-            drawing.estimates(panel, lines, title=short(cells.model))
+            drawing.title(panel, short(cells.model), _message(cells))
             panel.set_xscale("log", base=2)
             panel.set_xticks(budgets, [f"{budget:g}" for budget in budgets])
             panel.set_xlabel("budget T, reverse steps")
-            panel.set_ylabel("accuracy, %")
+            panel.set_ylabel("accuracy of LESS, %")
         drawing.legend(figure, axes[0])
         return figure
 
     return Picture("budget", "Accuracy of LESS over the budget of reverse steps, with 95 % intervals.", draw)
+
+
+def _message(cells: Cells) -> str:
+    _, half, whole, twice = cells.rows
+    return "\n".join(
+        f"{label}: {points(cells, label, whole).shown(2, sign=True)} points to {whole}"
+        for label in (half, twice)
+    )
 
 
 EXPERIMENT = Experiment(

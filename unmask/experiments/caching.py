@@ -232,29 +232,45 @@ def _picture(all_cells: Sequence[Cells]) -> Picture:
     def draw() -> Figure:
         figure, axes = drawing.panels(len(all_cells), height=3.4)
         for panel, cells in zip(axes, all_cells, strict=True):
-            for number, label in enumerate(dict.fromkeys(label for label, _ in _pairs(cells))):
-                _draw_method(panel, cells, label, drawing.COLOURS[number])
-            for marker, cache in zip(drawing.MARKERS, CACHES, strict=False):
-                panel.plot([], [], marker, color=drawing.COLOURS[7], label=cache)
+            _draw_methods(panel, cells)
             drawing.log_axis(panel)
-            panel.set_xlabel("milliseconds of decoding per sample")
+            panel.set_xlabel("milliseconds of decoding per sample (log)")
             panel.set_ylabel("mean accuracy, %")
-            panel.set_title(short(cells.model))
-        drawing.legend(figure, axes[0])
+            drawing.title(panel, short(cells.model), _message(cells))
+        for panel, cells in zip(axes, all_cells, strict=True):
+            names = {
+                (label if cache == NONE else f"{label}, {cache}"): _place(cells, label, cache)
+                for label, cache in _pairs(cells)
+            }
+            drawing.name_points(figure, panel, names)
         return figure
 
-    caption = "Accuracy over time: a colour per method, a marker per cache, with 95 % intervals."
+    caption = "Accuracy over time, with 95 % intervals. Filled: no cache; hollow: with a cache."
     return Picture("cache", caption, draw)
 
 
-def _draw_method(axes: Axes, cells: Cells, label: str, colour: str) -> None:
-    """Draw the caches of one method, joined by a line."""
-    pairs = [(cache, cells.rows[_row(label, cache)]) for of, cache in _pairs(cells) if of == label]
-    across = [1000 * _seconds(mine) for _, mine in pairs]
-    axes.plot(across, [stats.accuracy(mine).value for _, mine in pairs], color=colour, label=label)
-    for x, (cache, mine) in zip(across, pairs, strict=True):
-        quality, marker = stats.accuracy(mine), drawing.MARKERS[list(CACHES).index(cache)]
-        axes.errorbar(x, quality.value, yerr=drawing.reach(quality), fmt=marker, color=colour, capsize=2)
+def _message(cells: Cells) -> str:
+    plain, dual = (cells.rows[_row("LESS", cache)] for cache in (NONE, "dual"))
+    gap = stats.difference(plain, dual).shown(sign=True)
+    return f"LESS with the dual cache: {_seconds(plain) / _seconds(dual):.2f} times as fast,\n{gap} points"
+
+
+def _place(cells: Cells, label: str, cache: str) -> tuple[float, float]:
+    """Return the milliseconds and accuracy of a method with a cache."""
+    mine = cells.rows[_row(label, cache)]
+    return 1000 * _seconds(mine), stats.accuracy(mine).value
+
+
+def _draw_methods(axes: Axes, cells: Cells) -> None:
+    """Draw the caches of each method, joined by a line."""
+    for label in dict.fromkeys(label for label, _ in _pairs(cells)):
+        caches = [cache for of, cache in _pairs(cells) if of == label]
+        places = [_place(cells, label, cache) for cache in caches]
+        axes.plot(*zip(*places, strict=True), color=drawing.colour(label), linewidth=1, zorder=2)
+        for cache, (x, y) in zip(caches, places, strict=True):
+            interval = drawing.reach(stats.accuracy(cells.rows[_row(label, cache)]))
+            look = drawing.look(label, filled=cache == NONE)
+            axes.errorbar(x, y, yerr=interval, capsize=2, linewidth=0.8, **look)
 
 
 EXPERIMENT = Experiment(

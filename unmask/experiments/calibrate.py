@@ -19,6 +19,7 @@ from unmask.samplers.presets import Preset, write_preset
 from unmask.types import Sampler
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 CONFIDENCES = (0.60, 0.75, 0.90)
@@ -182,31 +183,39 @@ def _picture(all_cells: Sequence[Cells], chosen: Mapping[str, str], target: Targ
     def draw() -> Figure:
         figure, axes = drawing.panels(len(all_cells), height=3.4)
         for panel, cells in zip(axes, all_cells, strict=True):
-            for name in candidates():
-                cost = stats.forwards(cells.rows[name]).value
-                gap = stats.difference(cells.rows["Base"], cells.rows[name])
-                mine = name == chosen[cells.model]
-                panel.errorbar(
-                    cost,
-                    gap.value,
-                    yerr=drawing.reach(gap),
-                    fmt="*" if mine else "o",
-                    markersize=12 if mine else 4,
-                    color=drawing.COLOURS[1] if mine else drawing.COLOURS[7],
-                    zorder=3 if mine else 2,
-                    capsize=2,
-                    linewidth=1,
-                    label="chosen" if mine else "other settings",
-                )
+            _draw_settings(panel, cells, chosen[cells.model])
             if target.max_steps is None:
-                panel.axhline(-target.max_loss, color="#000000", linewidth=1, linestyle="--", label="target")
+                panel.axhline(
+                    -target.max_loss, color="#000000", linewidth=1, linestyle="--", label="least allowed"
+                )
             panel.set_xlabel("forward passes per sample")
-            panel.set_ylabel("points to Base")
-            panel.set_title(short(cells.model))
+            panel.set_ylabel("accuracy to Base, points")
         drawing.legend(figure, axes[0])
         return figure
 
     return Picture("calibrate", "Every setting against Base, paired, with 95 % intervals.", draw)
+
+
+def _draw_settings(panel: Axes, cells: Cells, chosen: str) -> None:
+    for name in candidates():
+        cost = stats.forwards(cells.rows[name]).value
+        gap = stats.difference(cells.rows["Base"], cells.rows[name])
+        mine = name == chosen
+        look = drawing.look("LESS") if mine else {**drawing.look("LESS", filled=False), "markersize": 6}
+        label = "LESS, chosen setting" if mine else "LESS, other settings"
+        panel.errorbar(
+            cost,
+            gap.value,
+            yerr=drawing.reach(gap),
+            capsize=2,
+            linewidth=1,
+            linestyle="",
+            label=label,
+            **look,
+        )
+        if mine:
+            message = f"{chosen}:\n{gap.shown(sign=True)} points to Base in {cost:.1f} forwards"
+            drawing.title(panel, short(cells.model), message)
 
 
 EXPERIMENT = Experiment(

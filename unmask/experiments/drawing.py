@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import cos, isinf, pi, sin
+from io import BytesIO
+from itertools import pairwise
+from math import ceil, cos, hypot, isinf, pi, sin
 from pathlib import Path
+from textwrap import fill, wrap
 from typing import TYPE_CHECKING, Any
 
 from unmask.experiments.stats import Estimate
@@ -16,7 +19,18 @@ if TYPE_CHECKING:
 
 # Okabe and Ito's palette, without yellow, which is invisible on white
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000", "#7F7F7F")
-MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+# colour, marker and size of a method and of all its forms, in every figure
+METHODS = {
+    "LESS": ("#D55E00", "*", 13.0),
+    "First mask": ("#0072B2", "D", 7.5),
+    "Base": ("#7F7F7F", "o", 7.5),
+    "KLASS": ("#009E73", "s", 7.0),
+    "Threshold": ("#CC79A7", "^", 7.5),
+    "Prophet": ("#E69F00", "v", 7.5),
+    "": ("#56B4E9", "h", 7.0),  # any other
+}
+# Tol's muted colours and a marker each, for tasks: no colour of a method
+TASKS = (("#332288", "o"), ("#882255", "s"), ("#44AA99", "^"), ("#999933", "D"))
 STYLE: Any = {
     "font.size": 9,
     "axes.titlesize": 10,
@@ -31,6 +45,7 @@ STYLE: Any = {
     "axes.facecolor": "white",
 }
 DPI = 160
+WIDTH = 12  # letters of a title per inch
 COLUMN = 1.9  # width of a legend's column, inches
 CEILING = 101.0  # percent; above 100, so that 100 is finite on a logarithmic axis of errors
 TICKS = (0, 20, 40, 60, 70, 80, 85, 90, 95, 98, 100)
@@ -56,15 +71,65 @@ def panels(
 
 
 def save_png(figure: Figure, path: Path) -> Path:
-    """Write a figure. The same figure gives the same bytes."""
-    figure.savefig(path, dpi=DPI, facecolor="white", metadata={"Software": None})
+    """Write a figure with a palette, which makes it small. The same figure gives the same bytes."""
+    from PIL import Image
+
+    drawn = BytesIO()
+    figure.savefig(drawn, dpi=DPI, facecolor="white", format="png")
+    with Image.open(drawn) as image:
+        plain = image.convert("RGB")
+    shades = plain.quantize(method=Image.Quantize.MAXCOVERAGE, kmeans=1, dither=Image.Dither.NONE)
+    shades.save(path, optimize=True)
     return path
 
 
-def look(number: int) -> dict[str, Any]:
-    """Return colour and marker of the n-th series of a figure."""
-    turn = number // len(COLOURS)  # a repeated colour gets another marker
-    return {"color": COLOURS[number % len(COLOURS)], "marker": MARKERS[(number + 3 * turn) % len(MARKERS)]}
+def method(label: str) -> str:
+    """Return the method that a label names or is a form of: LESS of "LESS, released"."""
+    return next(name for name in METHODS if label.startswith(name))
+
+
+def colour(label: str) -> str:
+    """Return the colour of a method, lighter for another form of it."""
+    own = METHODS[method(label)][0]
+    return own if label in METHODS else light(own)
+
+
+def light(colour: str) -> str:
+    """Return a colour mixed with white."""
+    from matplotlib.colors import to_hex, to_rgb
+
+    red, green, blue = to_rgb(colour)
+    return to_hex(((1 + red) / 2, (1 + green) / 2, (1 + blue) / 2))
+
+
+def look(label: str, *, filled: bool | None = None) -> dict[str, Any]:
+    """Return colour and marker of a method. A form of it is hollow, unless `filled` says otherwise."""
+    own, marker, size = METHODS[method(label)]
+    solid = label in METHODS if filled is None else filled
+    return {
+        "color": own,
+        "marker": marker,
+        "markersize": size if label in METHODS else 0.8 * size,
+        "markerfacecolor": own if solid else "white",
+        "markeredgewidth": 1.2,
+        "zorder": 4 if label in METHODS else 3,
+    }
+
+
+def task_look(number: int) -> dict[str, Any]:
+    """Return colour and marker of the n-th task of a figure."""
+    own, marker = TASKS[number % len(TASKS)]
+    return {"color": own, "marker": marker, "markersize": 4, "linewidth": 1.4}
+
+
+def title(axes: Axes, subject: str, message: str) -> None:
+    """Write the subject of a panel above it and, below that, its message."""
+    grid = axes.get_subplotspec().get_gridspec()  # type: ignore[union-attr]
+    width = int(WIDTH * axes.figure.get_figwidth() / grid.ncols)  # type: ignore[union-attr]
+    whole = message.replace(" = ", "\u00a0=\u00a0").replace(" %", "\u00a0%")  # not torn apart
+    lines = [part for line in whole.splitlines() for part in wrap(line, width)]
+    axes.set_title(subject, loc="left", fontsize=10, fontweight="bold", pad=6 + 11 * len(lines))
+    axes.annotate("\n".join(lines), (0, 1), (0, 5), "axes fraction", "offset points", fontsize=8.5)
 
 
 def legend(figure: Figure, axes: Axes, *, columns: int = 4) -> None:
@@ -109,13 +174,8 @@ def accuracy_axis(axes: Axes) -> None:
     axes.set_ylabel("mean accuracy, % (log errors)")
 
 
-def name_points(
-    figure: Figure,
-    axes: Axes,
-    names: Mapping[str, tuple[float, float]],
-    obstacles: Sequence[tuple[float, float]],
-) -> None:
-    """Write a name beside each point, where it covers no obstacle and no other name.
+def name_points(figure: Figure, axes: Axes, names: Mapping[str, tuple[float, float]]) -> None:
+    """Write a name beside each point, where it covers the fewest points, lines and other names.
 
     Call it last: it fixes the layout of the figure.
     """
@@ -123,9 +183,9 @@ def name_points(
 
     figure.draw_without_rendering()
     figure.set_layout_engine("none")
-    dots = axes.transData.transform(obstacles)
+    dots, frame = _ink(axes), axes.bbox.padded(-8)
     taken: list[Bbox] = []
-    for name, point in sorted(names.items(), key=lambda item: (item[1], item[0])):
+    for name, point in sorted(names.items(), key=lambda item: (item[0] not in STRONG, item[1], item[0])):
         text = axes.annotate(
             name,
             point,
@@ -133,16 +193,20 @@ def name_points(
             textcoords="offset points",
             ha="center",
             va="center",
-            fontsize=7,
-            path_effects=[withStroke(linewidth=2.5, foreground="white")],  # readable across a line
-            arrowprops={"arrowstyle": "-", "color": "#999999", "linewidth": 0.5, "shrinkA": 1, "shrinkB": 3},
+            fontsize=7.5,
+            fontweight="bold" if name in STRONG else "normal",
+            color=METHODS[name][0] if name in STRONG else "#222222",
+            path_effects=[withStroke(linewidth=1.5, foreground="white")],  # readable across a line
+            arrowprops={"arrowstyle": "-", "color": "#999999", "linewidth": 0.5, "shrinkA": 1, "shrinkB": 4},
+            zorder=5,
         )
         extent = text.get_window_extent()
+        middle = axes.transData.transform(point)
+        rivals = [axes.transData.transform(other) for other in names.values() if other != point]
         box = min(
             (_moved(extent, *offset, figure.dpi / 72) for offset in OFFSETS),
-            key=lambda place: _clutter(place, axes.bbox, dots, taken),
+            key=lambda place: _clutter(place, frame, middle, rivals, dots, taken),
         )
-        middle = axes.transData.transform(point)
         text.set_position(
             (
                 ((box.x0 + box.x1) / 2 - middle[0]) * 72 / figure.dpi,
@@ -152,6 +216,7 @@ def name_points(
         taken.append(box)
 
 
+STRONG = ("LESS", "First mask")  # the methods whose names stand out
 # from near to far, in points
 OFFSETS = [
     (1.6 * reach * cos(turn * pi / 8), reach * sin(turn * pi / 8))
@@ -160,39 +225,66 @@ OFFSETS = [
 ]
 
 
+def _ink(axes: Axes) -> Any:
+    """Return places that names should not cover: points, and lines and intervals every few pixels."""
+    import numpy as np
+    from matplotlib.collections import LineCollection
+
+    strokes: list[Any] = [line.get_xydata() for line in axes.lines if line.get_transform() == axes.transData]
+    for collection in axes.collections:
+        if isinstance(collection, LineCollection):  # intervals
+            strokes += collection.get_segments()
+    dots = []
+    for stroke in strokes:
+        ends = axes.transData.transform(stroke)
+        for start, end in pairwise(ends):
+            dots += list(np.linspace(start, end, ceil(hypot(*(end - start)) / 8) + 1))
+    for line in axes.lines:
+        if line.get_marker() not in ("None", "|", "_"):  # not the caps of intervals
+            radius = line.get_markersize() * axes.figure.dpi / 144
+            ring = [(radius * cos(turn * pi / 4), radius * sin(turn * pi / 4)) for turn in range(8)]
+            dots += [
+                end + np.array(step) for end in axes.transData.transform(line.get_xydata()) for step in ring
+            ]
+    return np.array(dots)
+
+
 def _moved(box: Bbox, right: float, up: float, scale: float) -> Bbox:
     # a name beside its point starts or ends there
     half = 0.5 * box.width * max(-1.0, min(1.0, right / 14))
     return box.translated(right * scale + half, up * scale)
 
 
-def _clutter(box: Bbox, frame: Bbox, dots: Any, taken: Sequence[Bbox]) -> int:
-    """Return how many points and names a box covers, the frame's edge counted as many."""
+def _clutter(box: Bbox, frame: Bbox, own: Any, rivals: Any, dots: Any, taken: Sequence[Bbox]) -> float:
+    """Return how badly a name stands in a box: on ink, on other names, far away or nearer to other points."""
     wide = box.padded(2)
-    covered = sum(bool(wide.contains(x, y)) for x, y in dots)
+    covered = sum(((dots > (wide.x0, wide.y0)) & (dots < (wide.x1, wide.y1))).all(1)) if len(dots) else 0
+    away = _distance(box, own)
+    nearer = sum(_distance(box, rival) <= away for rival in rivals)
+    overlaps = sum(wide.overlaps(other) for other in taken)
     inside = frame.x0 <= box.x0 and box.x1 <= frame.x1 and frame.y0 <= box.y0 and box.y1 <= frame.y1
-    return covered + 2 * sum(wide.overlaps(other) for other in taken) + (0 if inside else 10)
+    return float(covered + 0.05 * away + 6 * nearer + 200 * overlaps + 500 * (not inside))
+
+
+def _distance(box: Bbox, point: Any) -> float:
+    x, y = point
+    return hypot(max(box.x0 - x, x - box.x1, 0), max(box.y0 - y, y - box.y1, 0))
 
 
 def bars(
     axes: Axes,
     values: Mapping[str, Estimate],
+    colours: Sequence[str],
     *,
     label: str,
-    title: str,
+    digits: int = 1,
     zero: bool = False,
-    cycle: int = 6,
 ) -> None:
-    """Draw horizontal bars with intervals, the first on top, in `cycle` alternating colours."""
+    """Draw horizontal bars with intervals and numbers, the first on top. `zero` is for differences."""
     positions = list(range(len(values)))[::-1]
     estimates = list(values.values())
     reaches = [reach(estimate) for estimate in estimates]
-    axes.barh(
-        positions,
-        [estimate.value for estimate in estimates],
-        color=[COLOURS[number % cycle] for number in range(len(values))],
-        height=0.62,
-    )
+    axes.barh(positions, [estimate.value for estimate in estimates], color=list(colours), height=0.62)
     axes.errorbar(
         [estimate.value for estimate in estimates],
         positions,
@@ -202,63 +294,42 @@ def bars(
         capsize=2.5,
         linewidth=1,
     )
-    axes.set_yticks(positions, list(values))
+    for y, estimate, ([low], [high]) in zip(positions, estimates, reaches, strict=True):
+        right = estimate.value >= 0
+        axes.annotate(
+            f"{estimate.value:{'+' if zero else ''}.{digits}f}",
+            (estimate.value + high if right else estimate.value - low, y),
+            (4 if right else -4, 0),
+            textcoords="offset points",
+            ha="left" if right else "right",
+            va="center",
+            fontsize=7.5,
+        )
+    axes.set_yticks(positions, [fill(name, 18) for name in values])
     axes.grid(visible=False, axis="y")
     axes.set_xlabel(label)
-    axes.set_title(title)
+    axes.margins(x=0.16)  # room for the numbers
     if zero:
         axes.use_sticky_edges = False  # else bars that all point one way start at the frame
         axes.autoscale_view(scaley=False)
         axes.axvline(0, color="#333333", linewidth=0.8)
 
 
-def points(axes: Axes, series: Mapping[str, tuple[Estimate, Estimate]], *, title: str) -> None:
-    """Draw accuracy over forwards, with intervals in both directions."""
+def points(axes: Axes, series: Mapping[str, tuple[Estimate, Estimate]]) -> None:
+    """Draw accuracy over forwards of methods, with intervals in both directions."""
     accuracy_axis(axes)
-    for number, (name, (cost, quality)) in enumerate(series.items()):
+    for name, (cost, quality) in series.items():
         axes.errorbar(
             cost.value,
             quality.value,
             xerr=reach(cost),
             yerr=reach(quality),
-            label=name,
-            markersize=8,
-            markerfacecolor="none",  # two methods at one point stay visible
-            markeredgewidth=1.2,
             capsize=2,
             linewidth=1,
-            **look(number),
+            **look(name),
         )
     log_axis(axes)
-    axes.set_xlabel("forward passes per sample")
-    axes.set_title(title)
-
-
-def lines(axes: Axes, series: Mapping[str, tuple[Sequence[float], Sequence[float]]], *, title: str) -> None:
-    """Draw a line per name."""
-    for number, (name, (across, up)) in enumerate(series.items()):
-        axes.plot(across, up, label=name, markersize=4, linewidth=1.4, **look(number))
-    axes.set_title(title)
-
-
-def estimates(
-    axes: Axes, series: Mapping[str, tuple[Sequence[float], Sequence[Estimate]]], *, title: str
-) -> None:
-    """Draw a line with intervals per name, each a little to the right of the one before."""
-    for number, (name, (across, up)) in enumerate(series.items()):
-        reaches = [reach(estimate) for estimate in up]
-        axes.errorbar(
-            [(1 + 0.04 * number) * x for x in across],
-            [estimate.value for estimate in up],
-            yerr=[[low for [low], _ in reaches], [high for _, [high] in reaches]],
-            label=name,
-            markersize=4,
-            linewidth=1.4,
-            elinewidth=0.8,
-            capsize=2,
-            **look(number),
-        )
-    axes.set_title(title)
+    axes.set_xlabel("forward passes per sample (log)")
 
 
 def reach(estimate: Estimate) -> list[list[float]]:
@@ -269,7 +340,7 @@ def reach(estimate: Estimate) -> list[list[float]]:
     return [[max(0.0, estimate.value - estimate.low)], [max(0.0, estimate.high - estimate.value)]]
 
 
-def violins(axes: Axes, groups: Sequence[Sequence[float]], labels: Sequence[str]) -> None:
+def violins(axes: Axes, groups: Sequence[Sequence[float]], labels: Sequence[str], colour: str) -> None:
     """Draw a violin with a box inside per group. A group of equal numbers has only its box."""
     positions = list(range(1, len(groups) + 1))
     wide = [
@@ -282,14 +353,14 @@ def violins(axes: Axes, groups: Sequence[Sequence[float]], labels: Sequence[str]
             [group for _, group in wide], [position for position, _ in wide], showextrema=False, widths=0.8
         )
         for body in drawn["bodies"]:  # type: ignore[attr-defined]
-            body.set_facecolor(COLOURS[4])
-            body.set_alpha(0.6)
+            body.set_facecolor(colour)
+            body.set_alpha(0.4)
     axes.boxplot(
         [list(group) for group in groups],
         positions=positions,
         widths=0.16,
         showfliers=False,
-        medianprops={"color": COLOURS[1], "linewidth": 1.6},
+        medianprops={"color": colour, "linewidth": 2},
     )
     axes.set_xticks(positions, list(labels))
     axes.grid(visible=False, axis="x")

@@ -92,14 +92,17 @@ def _build(lab: Lab, _: Sequence[Cells]) -> Report:
 
 def _picture(lab: Lab, trails: dict[tuple[str, str], list[Trail]]) -> Picture:
     def draw() -> Figure:
-        figure, axes = drawing.panels(len(lab.models))
+        figure, axes = drawing.panels(len(lab.models), height=3.4)
         for panel, model in zip(axes, lab.models, strict=True):
-            lines = {}
-            for (of, task), mine in trails.items():
-                if of == model:
-                    lines[methods.title(task)] = _drawn(curve(mine), min(FEWEST, len(mine)))
+            own = {task: mine for (of, task), mine in trails.items() if of == model}
+            for number, (task, mine) in enumerate(own.items()):
+                line = _drawn(curve(mine), min(FEWEST, len(mine)))
+                panel.plot(*line, label=methods.title(task), **drawing.task_look(number))
             panel.axvspan(100 * FINAL, 100, color="#EEEEEE", zorder=0)
-            drawing.lines(panel, lines, title=short(model))
+            last = [quarter(mine, final=True).value for mine in own.values()]
+            message = f"final quarter: {min(last):.1f} to {max(last):.1f} % (paper: at most {BOUND:g} %)"
+            drawing.title(panel, short(model), message)
+            panel.plot([100 * FINAL, 100], [BOUND, BOUND], color="#333333", linewidth=1, linestyle="--")
             panel.set_xlim(0, 100)
             panel.set_ylim(bottom=0)
             panel.set_xlabel("share of the executed steps, %")
@@ -108,8 +111,8 @@ def _picture(lab: Lab, trails: dict[tuple[str, str], list[Trail]]) -> Picture:
         return figure
 
     caption = (
-        "Flips of the top-1 token under LESS; the final quarter is shaded. Points of fewer than "
-        f"{FEWEST} samples are not drawn."
+        "Flips of the top-1 token under LESS. The final quarter is shaded, with the paper's bound. Points of "
+        f"fewer than {FEWEST} samples are not drawn."
     )
     return Picture("flip-rate", caption, draw)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from statistics import fmean, stdev
+from statistics import fmean, median, stdev
 from typing import TYPE_CHECKING
 
 from unmask.evals import get_task
@@ -103,12 +103,15 @@ def _picture(lab: Lab, ratios: dict[tuple[str, int], list[float]]) -> Picture:
         figure, axes = drawing.panels(len(lab.models))
         for panel, model in zip(axes, lab.models, strict=True):
             mine = {length: values for (of, length), values in ratios.items() if of == model}
-            drawing.violins(panel, list(mine.values()), [str(length) for length in mine])
+            drawing.violins(
+                panel, list(mine.values()), [str(length) for length in mine], drawing.colour("LESS")
+            )
             panel.axhline(1, color="#333333", linewidth=0.8, linestyle="--")
             panel.set_ylim(bottom=0)
-            panel.set_xlabel("budget T = L")
+            panel.set_xlabel("budget T = L, tokens")
             panel.set_ylabel("FLOPs of LESS / FLOPs of Base")
-            panel.set_title(short(model))
+            first, *_, last = [f"{median(values):.2f} at T = {length}" for length, values in mine.items()]
+            drawing.title(panel, short(model), f"median: {first}, {last}")
         return figure
 
     return Picture("flops", "Compute ratio per sample; the bar is the median, the box the middle half.", draw)

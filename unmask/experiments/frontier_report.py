@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from unmask.experiments import drawing, methods, stats
 from unmask.experiments.frontier_study import SEARCH, Claim, Study
@@ -23,11 +23,7 @@ TUNED = "tuned"
 BASE = "Base"
 GLANCE = (BASE, "Threshold 0.9", "Entropy bound", "KLASS", "LESS", "First mask")
 KEPT = 1.0  # points; a method that loses less keeps its accuracy
-KINDS = {  # of points in the figure: colour, marker and whether it is filled
-    "authors' setting": (drawing.COLOURS[0], "o", False),
-    "with the end rule": (drawing.COLOURS[1], "o", True),
-    "tuned on other items": (drawing.COLOURS[2], "D", False),
-}
+KINDS = ("authors' setting", "with the end rule", "tuned on other items")  # of points
 Outcomes = Mapping[str, Outcome]  # by task
 
 
@@ -132,7 +128,7 @@ def _main_row(study: Study, found: Mapping[str, Point], label: str, kept: bool) 
     return (
         point.method,
         point.setting,
-        "yes" if point.kind == list(KINDS)[1] else "",
+        "yes" if point.kind == KINDS[1] else "",
         "yes" if kept else "",
         stats.accuracy(point.outcomes).shown(),
         stats.forwards(point.outcomes).shown(),
@@ -274,41 +270,46 @@ def _picture(study: Study, all_cells: Sequence[Cells]) -> Picture:
     def draw() -> Figure:
         figure, axes = drawing.panels(len(all_cells), width=9.5, height=6.4, columns=1)
         for panel, cells in zip(axes, all_cells, strict=True):
-            _draw_points(panel, points(study, cells))
-            panel.set_title(short(cells.model))
+            found = points(study, cells)
+            _draw_points(panel, found)
+            told = [label for label in ("First mask", "LESS", "Base") if label in found]
+            parts = [
+                f"{label} {found[label].place[1]:.1f} % at {found[label].place[0]:.1f}" for label in told
+            ]
+            drawing.title(panel, short(cells.model), f"{', '.join(parts)} forwards")
         drawing.legend(figure, axes[0], columns=4)
         for panel, cells in zip(axes, all_cells, strict=True):
             found = points(study, cells)
             named = {method.label: found[method.label].place for method in study.methods}
-            drawing.name_points(figure, panel, named, [point.place for point in found.values()])
+            drawing.name_points(figure, panel, named)
         return figure
 
     caption = (
-        "Macro accuracy over forward passes of every sampler; up and left is better. A grey line joins the "
-        "settings of a sampler."
+        "Macro accuracy over forward passes of every sampler; up and left is better. Full markers are at the "
+        "authors' setting. A thin line joins the settings of a sampler."
     )
     return Picture("frontier", caption, draw)
 
 
 def _draw_points(panel: Axes, found: Mapping[str, Point]) -> None:
+    """Draw the settings of each sampler, joined by lines, and the frontier."""
     places = {label: point.place for label, point in found.items()}
     drawing.accuracy_axis(panel)
     for method in dict.fromkeys(point.method for point in found.values()):
         own = [places[label] for label, point in found.items() if point.method == method]
-        panel.plot(*zip(*own, strict=True), color="#BBBBBB", linewidth=0.8, zorder=1)
-    for kind, (colour, marker, filled) in KINDS.items():
-        own = [places[label] for label, point in found.items() if point.kind == kind]
-        if own:
-            panel.plot(
-                *zip(*own, strict=True),
-                marker,
-                color=colour,
-                markersize=5.5,
-                markerfacecolor=colour if filled else "none",
-                label=kind,
-                zorder=3,
-            )
+        panel.plot(*zip(*own, strict=True), color=drawing.colour(method), linewidth=0.7, alpha=0.5, zorder=1)
+    for label, point in found.items():
+        panel.plot(*point.place, linestyle="", **_look(point, label == point.method))
     best = [places[label] for label in frontier(places)]
     panel.plot(*zip(*best, strict=True), color="#000000", linewidth=1.2, label="frontier", zorder=2)
+    for kind in KINDS:  # for the legend
+        black = {"color": "#000000", "markerfacecolor": "white" if kind == KINDS[1] else "#000000"}
+        panel.plot([], [], linestyle="", label=kind, **{**_look(Point("", kind, "", {}), False), **black})
     drawing.log_axis(panel)
     panel.set_xlabel("forward passes per sample (log)")
+
+
+def _look(point: Point, published: bool) -> dict[str, Any]:
+    """Return the marker of a point: full as published, hollow with the end rule, small where tuned."""
+    look = drawing.look(point.method, filled=published or point.kind != KINDS[1])
+    return {**look, "markersize": 3} if point.kind == KINDS[2] else look

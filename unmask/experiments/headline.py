@@ -78,18 +78,34 @@ def _savings(cells: Cells) -> Table:
 
 def _picture(all_cells: Sequence[Cells]) -> Picture:
     def draw() -> Figure:
-        figure, axes = drawing.panels(len(all_cells), height=3.8)
+        figure, axes = drawing.panels(len(all_cells), height=4.2)
         for panel, cells in zip(axes, all_cells, strict=True):
-            values = {
-                label: (stats.forwards(outcomes), stats.accuracy(outcomes))
-                for label, outcomes in cells.rows.items()
-            }
-            drawing.points(panel, values, title=short(cells.model))
-        drawing.legend(figure, axes[0], columns=3)
+            drawing.points(panel, _points(cells))
+            drawing.title(panel, short(cells.model), _message(cells))
+        for panel, cells in zip(axes, all_cells, strict=True):
+            places = {label: (cost.value, quality.value) for label, (cost, quality) in _points(cells).items()}
+            drawing.name_points(figure, panel, places)
         return figure
 
-    caption = "Macro accuracy over forward passes, with 95 % intervals; up and left is better."
+    caption = (
+        "Macro accuracy over forward passes, with 95 % intervals; up and left is better. A hollow marker is "
+        "another form of a method."
+    )
     return Picture("headline", caption, draw)
+
+
+def _points(cells: Cells) -> dict[str, tuple[stats.Estimate, stats.Estimate]]:
+    """Return the forwards and the accuracy of every method."""
+    return {label: (stats.forwards(one), stats.accuracy(one)) for label, one in cells.rows.items()}
+
+
+def _message(cells: Cells) -> str:
+    found = _points(cells)
+    less, base = (
+        f"{label} {quality.value:.1f} % at {cost.value:.3g}"
+        for label, (cost, quality) in ((label, found[label]) for label in ("LESS", "Base"))
+    )
+    return f"{less} forwards, {base}"
 
 
 def _findings(cells: Cells) -> tuple[Finding, ...]:

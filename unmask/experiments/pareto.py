@@ -111,32 +111,52 @@ def _picture(all_cells: Sequence[Cells]) -> Picture:
         for panel, cells in zip(axes, all_cells, strict=True):
             drawing.accuracy_axis(panel)
             swept = _swept(cells)
-            kept = [swept[name] for name in frontier(swept)]
-            dots = list(swept.values())
-            panel.scatter(
-                [x for x, _ in dots], [y for _, y in dots], color="#9A9A9A", s=14, label="LESS, other (c, d)"
-            )
+            kept = frontier(swept)
             panel.plot(
-                [x for x, _ in kept], [y for _, y in kept], color="#000000", linewidth=1.2, label="frontier"
+                *zip(*(swept[name] for name in kept), strict=True),
+                color=drawing.light(drawing.colour("LESS")),
+                linewidth=1.2,
             )
-            chosen = swept[label(CHOSEN)]
-            panel.plot(*chosen, "*", markersize=12, color=drawing.COLOURS[1], label=label(CHOSEN))
-            for number, name in enumerate(MARKERS):
-                marker = "sDvP"[number]
-                colour = (drawing.COLOURS[0], *drawing.COLOURS[2:5])[number]
-                panel.plot(
-                    *cost_and_accuracy(cells.rows[name]), marker, markersize=7, color=colour, label=name
-                )
+            for name, place in swept.items():
+                look = drawing.look("LESS", filled=name == label(CHOSEN))
+                panel.plot(*place, **(look if name == label(CHOSEN) else {**look, "markersize": 6}))
+            for name in MARKERS:
+                panel.plot(*cost_and_accuracy(cells.rows[name]), **drawing.look(name))
             base = cost_and_accuracy(cells.rows["Base"])[1]
-            panel.axhline(
-                base, color=drawing.COLOURS[0], linewidth=1, linestyle="--", label="accuracy of Base"
+            panel.axhline(base, color=drawing.colour("Base"), linewidth=1, linestyle="--")
+            panel.text(
+                0.99,
+                base,
+                "Base",
+                transform=panel.get_yaxis_transform(),
+                ha="right",
+                va="bottom",
+                fontsize=7.5,
             )
             panel.set_xlabel("reverse steps per sample")
-            panel.set_title(short(cells.model))
-        drawing.legend(figure, axes[0], columns=3)
+            drawing.title(panel, short(cells.model), _message(swept, kept[-1]))
+        for panel, cells in zip(axes, all_cells, strict=True):
+            drawing.name_points(figure, panel, _names(cells))
         return figure
 
-    return Picture("pareto", "Accuracy over steps for LESS at every (c, d) of the sweep.", draw)
+    caption = (
+        "Accuracy over steps for LESS at every (c, d) of the sweep, with the line of the frontier. The full "
+        "star is the paper's pair, the dashed line the accuracy of Base."
+    )
+    return Picture("pareto", caption, draw)
+
+
+def _message(swept: Mapping[str, tuple[float, float]], best: str) -> str:
+    lines = (("LESS", label(CHOSEN)), (f"with {best}", best))
+    return "\n".join(
+        f"{words}: {swept[name][1]:.1f} % in {swept[name][0]:.1f} steps" for words, name in lines
+    )
+
+
+def _names(cells: Cells) -> dict[str, tuple[float, float]]:
+    """Return the points that the figure names."""
+    others = {name: cost_and_accuracy(cells.rows[name]) for name in MARKERS}
+    return {"LESS": cost_and_accuracy(cells.rows[label(CHOSEN)]), **others}
 
 
 EXPERIMENT = Experiment(

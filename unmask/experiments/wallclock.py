@@ -133,7 +133,11 @@ def _picture(by_model: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> Picture
         figure, axes = drawing.panels(len(by_model), width=4.8, height=2.6)
         for panel, (model, times) in zip(axes, by_model.items(), strict=True):
             values = {label: stats.mean(one["seconds"]) for label, one in times.items()}
-            drawing.bars(panel, values, label="seconds per sample", title=short(model))
+            colours = [drawing.colour(label) for label in values]
+            drawing.bars(panel, values, colours, label="seconds per sample", digits=2)
+            faster = stats.ratio(times["Base"]["seconds"], times["LESS"]["seconds"])
+            message = f"LESS is {faster.shown()} times as fast as Base"
+            drawing.title(panel, short(model), message)
         return figure
 
     return Picture("wallclock", "Mean seconds per sample, with 95 % intervals.", draw)

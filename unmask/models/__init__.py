@@ -1,6 +1,6 @@
 """Masked language models behind one interface. Of the package, imports only the types."""
 
-from unmask.models.checkpoint.load import MODEL_TYPES, build, load
+from unmask.models.checkpoint.load import MODEL_TYPES, build, load, register_model
 from unmask.models.checkpoint.save import random_checkpoint, random_model, save
 
-__all__ = ["MODEL_TYPES", "build", "load", "random_checkpoint", "random_model", "save"]
+__all__ = ["MODEL_TYPES", "build", "load", "random_checkpoint", "random_model", "register_model", "save"]

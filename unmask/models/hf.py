@@ -37,6 +37,11 @@ class HuggingFaceTokenizer:
         self.special = HuggingFaceSpecial(bos, tokenizer.pad_token_id)
         self._template: ChatTemplate | None = None
 
+    @property
+    def has_chat_template(self) -> bool:
+        """Whether chats can be rendered."""
+        return bool(self.tokenizer.chat_template)
+
     def encode(self, text: str) -> list[int]:
         """Encode a text; special tokens in it are recognised, none are added."""
         ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False)
@@ -60,7 +65,7 @@ class HuggingFaceTokenizer:
 
         Raise if a message spells a special token, which could end its turn, unless `special_tokens`.
         """
-        if not self.tokenizer.chat_template:
+        if not self.has_chat_template:
             problem = f"cannot be rendered, because the tokenizer of {self.origin} has no chat template"
             raise FieldError("messages", messages, problem, "pass a plain prompt")
         source = self.tokenizer.get_chat_template()
@@ -120,7 +125,7 @@ class HuggingFaceLM(nn.Module):
 def load_hf(
     source: str | Path, *, device: str | torch.device = "auto", dtype: torch.dtype = torch.float32
 ) -> HuggingFaceLM:
-    """Load the masked LM and tokenizer of a folder or hub id; never run remote code.
+    """Load the masked LM and tokenizer of a folder or hub id, "name[@revision]"; never run remote code.
 
     `stream` equals `generate` only if the tokenizer is prefix-stable: more tokens only extend the text.
     """
@@ -128,10 +133,17 @@ def load_hf(
         from transformers import AutoModelForMaskedLM, AutoTokenizer
     except ImportError:
         raise ValueError("Hugging Face masked LMs need transformers; pip install 'unmask[hf]'") from None
-    tokenizer = AutoTokenizer.from_pretrained(source)
+    place, _, revision = (str(source), "", "") if Path(source).exists() else str(source).partition("@")
+    version = {"revision": revision} if revision else {}
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(place, **version)
+        model = AutoModelForMaskedLM.from_pretrained(place, **version).requires_grad_(False)
+    except OSError as error:
+        problem = "must be the folder or the hub id of a masked LM"
+        [reason, *_] = str(error).splitlines() or [type(error).__name__]
+        raise FieldError("source", str(source), problem, f"transformers says: {reason}") from error
     if tokenizer.mask_token_id is None:
         raise ValueError(f"the tokenizer of {source} has no mask token; is it a masked LM?")
-    model = AutoModelForMaskedLM.from_pretrained(source).requires_grad_(False)
     ends = (tokenizer.eos_token_id, tokenizer.sep_token_id)
     wrapped = HuggingFaceLM(
         model.to(pick_device(device), dtype),

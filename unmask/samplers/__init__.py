@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-from unmask.errors import known_field, one_of
 from unmask.samplers.base import Base
 from unmask.samplers.credit import Credit
 from unmask.samplers.dawn import Dawn
@@ -24,12 +20,12 @@ from unmask.samplers.local_leap import LocalLeap
 from unmask.samplers.pc import PC
 from unmask.samplers.prophet import Prophet
 from unmask.samplers.quota_threshold import QuotaThreshold
+from unmask.samplers.registry import SAMPLERS, check_fields, make_sampler, register_sampler
 from unmask.samplers.saber import Saber
 from unmask.samplers.spaced import Spaced
 from unmask.samplers.speculative import Speculative
 from unmask.samplers.threshold import Threshold
 from unmask.samplers.wino import WINO
-from unmask.samplers.wrapper import change, settings
 from unmask.types import Sampler
 
 GROUPS: dict[str, dict[str, Sampler]] = {
@@ -97,22 +93,7 @@ GROUPS: dict[str, dict[str, Sampler]] = {
     },
     "ablations of LESS": {f"less-{name}": sampler for name, sampler in ABLATIONS.items()},
 }
-SAMPLERS = {name: sampler for group in GROUPS.values() for name, sampler in group.items()}
-
-
-def make_sampler(name: str, **changes: Any) -> Sampler:
-    """Return the preset called `name`, with some fields changed."""
-    one_of("sampler", name, sorted(SAMPLERS))
-    preset = SAMPLERS[name]
-    check_fields(name, preset, changes)
-    return change(preset, changes)
-
-
-def check_fields(name: str, preset: Sampler, changes: Mapping[str, Any]) -> None:
-    """Raise if the sampler called `name` lacks one of the fields."""
-    for field, value in changes.items():
-        known_field(field, value, settings(preset), f"the sampler {name!r}")
-
+SAMPLERS.update({name: sampler for group in GROUPS.values() for name, sampler in group.items()})
 
 __all__ = [
     "GROUPS",
@@ -140,5 +121,7 @@ __all__ = [
     "Speculative",
     "Threshold",
     "TokenFrequency",
+    "check_fields",
     "make_sampler",
+    "register_sampler",
 ]

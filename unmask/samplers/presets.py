@@ -8,10 +8,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from unmask.samplers import make_sampler
+from unmask.samplers.registry import check_fields, known_sampler
+from unmask.samplers.wrapper import change
 from unmask.types import Sampler
-
-ENDING = ".json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,7 +18,7 @@ class Preset:
     """A preset file's content: a sampler's name and the fields that it changes.
 
     Attributes:
-        sampler: A name that `make_sampler` knows.
+        sampler: A name that is known; a preset file never makes another file run.
         fields: Values by field of the sampler.
         about: A text for readers; nothing reads it.
     """
@@ -30,15 +29,9 @@ class Preset:
 
     def build(self) -> Sampler:
         """Return the sampler."""
-        return make_sampler(self.sampler, **self.fields)
-
-
-def find_sampler(name: str) -> Sampler:
-    """Return the sampler of this name, or of a preset file if the name ends in .json.
-
-    For names from a network, use `make_sampler`, which opens no files.
-    """
-    return read_preset(Path(name)).build() if name.endswith(ENDING) else make_sampler(name)
+        preset = known_sampler(self.sampler)
+        check_fields(self.sampler, preset, self.fields)
+        return change(preset, self.fields)
 
 
 def read_preset(path: Path) -> Preset:

@@ -31,7 +31,7 @@ from unmask.serving.job import Answer, Job
 from unmask.serving.logs import log_failure
 from unmask.serving.memory import release_memory
 from unmask.serving.metrics import Metrics
-from unmask.serving.pages import page_routes
+from unmask.serving.pages import page_routes, recommended
 from unmask.serving.protocol import (
     NEUTRAL,
     AnyRequest,
@@ -43,7 +43,6 @@ from unmask.serving.protocol import (
 )
 from unmask.serving.reading import Drafts
 from unmask.serving.replies import Reply, model_card, usage
-from unmask.serving.request import SERVED
 from unmask.serving.settings import Settings
 from unmask.text.gaps import Gap, parse_gaps
 from unmask.text.prompts import find_tokenizer, tokenizer_of
@@ -107,7 +106,7 @@ class Service:
     def routes(self) -> APIRouter:
         """Return the routes under /v1, which need the API key."""
         router = APIRouter(prefix="/v1", dependencies=[Depends(self.check_key)])
-        chat, completion = _schema(ChatRequest), _schema(CompletionRequest)
+        chat, completion = (_schema(kind, self._settings) for kind in (ChatRequest, CompletionRequest))
         router.add_api_route("/chat/completions", self.chat, methods=["POST"], openapi_extra=chat)
         router.add_api_route("/completions", self.complete, methods=["POST"], openapi_extra=completion)
         router.add_api_route("/models", self.models, methods=["GET"])
@@ -154,11 +153,13 @@ class Service:
             raise ApiError(404, f"the model {name!r} is not here", param="model", code="model_not_found")
         limits, info = self._engine.limits, self._engine.model.info
         tokenizer = tokenizer_of(self._engine.model)
+        servable = self._settings.servable
         facts = {
-            "samplers": sorted(SERVED),
-            "sampler_fields": {name: plain(sampler) for name, sampler in self._samplers().items()},
-            "sampler_words": {name: asdict(about(name, one)) for name, one in self._samplers().items()},
+            "samplers": sorted(servable),
+            "sampler_fields": {name: plain(one) for name, one in servable.items()},
+            "sampler_words": {name: asdict(about(name, one)) for name, one in servable.items()},
             "sampler": self._settings.sampler_name,
+            "recommended": recommended(self._settings),
             "chat": bool(getattr(tokenizer, "has_chat_template", True)),
             "new_tokens": self._settings.config.new_tokens(info),
             "max_length": info.max_length,
@@ -167,10 +168,6 @@ class Service:
             "max_steps": limits.max_steps,
         }
         return {**model_card(self._settings, self._created), "unmask": facts}
-
-    def _samplers(self) -> dict[str, Sampler]:
-        """Return all samplers by name, the default one with the server's settings."""
-        return {**SERVED, self._settings.sampler_name: self._settings.sampler}
 
     def _choose(self, body: Common) -> Choice:
         try:
@@ -357,9 +354,10 @@ def _open_routes(engine: Engine, metrics: Metrics | None, count: Count | None) -
     return router
 
 
-def _schema(kind: type[Common]) -> dict[str, Any]:
-    """Return the schema of a route's body for /openapi.json."""
+def _schema(kind: type[Common], settings: Settings) -> dict[str, Any]:
+    """Return the schema of a route's body for /openapi.json, with the samplers that this server has."""
     schema = kind.model_json_schema()
+    schema["properties"]["sampler"]["enum"] = [*sorted(settings.servable), None]
     inlined = _inline(schema, schema.pop("$defs", {}))
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": inlined}}}}
 

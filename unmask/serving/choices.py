@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, NamedTuple
 
 from pydantic import PydanticSchemaGenerationError, TypeAdapter, ValidationError
 
-from unmask.errors import FieldError, known_field
-from unmask.samplers import make_sampler
+from unmask.errors import FieldError, known_field, one_of
 from unmask.samplers.wrapper import change, kind
 from unmask.samplers.wrapper import settings as settings_of
 from unmask.serving.api_error import ApiError, as_api_error
@@ -65,27 +65,34 @@ def _sampler(request: Common, settings: Settings) -> Sampler:
     changes = request.sampler_fields or {}
     if request.sampler is None and not changes:
         return settings.sampler
-    base = settings.sampler if request.sampler is None else make_sampler(request.sampler)
+    name = settings.sampler_name if request.sampler is None else request.sampler
+    base = _named(name, settings.samplers)
     try:
-        return change(base, read_fields(base, changes))
+        return change(base, read_fields(base, changes, settings.samplers))
     except FieldError as error:
         raise error.renamed(f"sampler_fields.{error.root}") from None
 
 
-def read_fields(sampler: Any, changes: dict[str, Any]) -> dict[str, Any]:
+def _named(name: str, samplers: Mapping[str, Sampler]) -> Sampler:
+    """Return the sampler of this name; a request never makes the server open a file."""
+    one_of("sampler", name, sorted(samplers))
+    return samplers[name]
+
+
+def read_fields(sampler: Any, changes: dict[str, Any], samplers: Mapping[str, Sampler]) -> dict[str, Any]:
     """Convert JSON values to the types of the sampler's fields."""
     kinds = settings_of(sampler)
     values = {}
     for name, value in changes.items():
         known_field(name, value, kinds, f"the sampler {kind(sampler)}")
-        values[name] = _read_field(name, kinds[name], value)
+        values[name] = _read_field(name, kinds[name], value, samplers)
     return values
 
 
-def _read_field(name: str, kind: Any, value: Any) -> Any:
+def _read_field(name: str, kind: Any, value: Any, samplers: Mapping[str, Sampler]) -> Any:
     try:
         if is_dataclass(kind) and isinstance(value, str):  # a sampler inside a sampler, by name
-            return make_sampler(value)
+            return _named(value, samplers)
         return TypeAdapter(kind).validate_json(json.dumps(value), strict=True)
     except PydanticSchemaGenerationError:  # JSON has no such values but null: the sampler refuses the others
         return value

@@ -7,12 +7,17 @@ from importlib.resources import files
 from fastapi import APIRouter
 from fastapi.responses import Response
 
+from unmask.samplers import GROUPS
 from unmask.serving.api_error import ApiError
+from unmask.serving.settings import Settings
+from unmask.text.generate import DEFAULT_SAMPLER
+from unmask.trace.html import template
 
 TYPES = {
     "html": "text/html; charset=utf-8",
     "css": "text/css; charset=utf-8",
     "js": "text/javascript; charset=utf-8",
+    "json": "application/json",
     "svg": "image/svg+xml",
 }
 # only scripts and styles of this server, and only calls to it
@@ -36,6 +41,13 @@ HEADERS = {
 }
 
 
+def recommended(settings: Settings) -> str:
+    """Name the sampler that the page starts with: the operator's, or the recommended one if there is none."""
+    if settings.sampler != DEFAULT_SAMPLER:
+        return settings.sampler_name
+    return next((name for name in GROUPS["recommended"] if name in settings.servable), settings.sampler_name)
+
+
 def page_routes() -> APIRouter:
     """Return the routes of the page at / and of its files under /page; they need no key."""
     router = APIRouter(include_in_schema=False)
@@ -44,6 +56,7 @@ def page_routes() -> APIRouter:
         for file in (files("unmask") / "trace" / "web").iterdir()
         if file.name.rpartition(".")[2] in TYPES
     }
+    contents["trace.html"] = template().encode()  # the page fills it with its runs
 
     def answer(name: str) -> Response:
         return Response(contents[name], media_type=TYPES[name.rpartition(".")[2]], headers=HEADERS)

@@ -10,7 +10,6 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
 from unmask.errors import LONGEST, FieldError, known_field, shown
 from unmask.serving.api_error import ApiError
-from unmask.serving.request import SERVED
 from unmask.text.fields import CacheName, EndTokens
 
 # OpenAI fields that we do not support, with the values that turn them off
@@ -56,7 +55,6 @@ ONE_PROMPT: dict[str, JsonValue] = {
         {"type": "array", "items": {"anyOf": [A_TEXT, TOKEN_IDS]}, "minItems": 1, "maxItems": 1},
     ]
 }
-A_SAMPLER: dict[str, JsonValue] = {"enum": [*sorted(SERVED), None]}
 AnyRequest = TypeVar("AnyRequest", bound="Common")
 
 
@@ -84,7 +82,7 @@ class Common(BaseModel):
     stream_options: StreamOptions | None = None
     top_k: int | None = Field(None, json_schema_extra=AT_LEAST_0)
     min_tokens: int | None = Field(None, json_schema_extra=AT_LEAST_0)
-    sampler: str | None = Field(None, description="A sampler by name.", json_schema_extra=A_SAMPLER)
+    sampler: str | None = Field(None, description="A sampler by name.")
     sampler_fields: dict[str, Any] | None = Field(None, description="Fields of the sampler to change.")
     steps: int | None = Field(
         None, description="Reverse steps at most; one per token by default.", json_schema_extra=AT_LEAST_1

@@ -22,7 +22,6 @@ from unmask.decoding.result import Counter, Result
 from unmask.decoding.rows import Rows
 from unmask.decoding.turns import Turn, turns
 from unmask.errors import FieldError
-from unmask.samplers import SAMPLERS
 from unmask.serving.limits import Limits
 from unmask.text.config import GenerationConfig
 from unmask.text.gaps import read_gaps
@@ -131,9 +130,6 @@ def _widest(run: Run) -> int:
 def unservable(sampler: Sampler) -> str | None:
     """Name what a sampler needs that rows of a shared forward cannot have; None if nothing."""
     return extra_needs(sampler) if sampler.needs.speculation is None else "rows of its own for guesses"
-
-
-SERVED = {name: sampler for name, sampler in SAMPLERS.items() if unservable(sampler) is None}
 
 
 def _check_servable(sampler: Sampler) -> None:

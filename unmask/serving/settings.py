@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from unmask.errors import FieldError, positive, whole
+from unmask.samplers.registry import all_samplers
 from unmask.serving.limits import Limits
+from unmask.serving.request import unservable
 from unmask.text.config import GenerationConfig
 from unmask.text.generate import DEFAULT_SAMPLER
 from unmask.types import ModelInfo, Sampler
@@ -19,6 +22,7 @@ class Settings:
         model_name: Name of the model in requests and answers.
         sampler: The sampler of a request that names none.
         sampler_name: Its name in answers.
+        samplers: Those that a request may name: all that are known at the start, and the server's own.
         config: The settings of a request that names none.
         api_key: Key that requests must send; None: everybody may call.
         host: Address that it listens on; other Host headers are refused.
@@ -38,6 +42,7 @@ class Settings:
     model_name: str = "unmask"
     sampler: Sampler = DEFAULT_SAMPLER
     sampler_name: str = "less"
+    samplers: Mapping[str, Sampler] = field(default_factory=all_samplers, repr=False)
     config: GenerationConfig = field(default_factory=GenerationConfig)
     api_key: str | None = field(default=None, repr=False)
     host: str = "127.0.0.1"
@@ -54,6 +59,7 @@ class Settings:
     special_tokens: bool = False
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "samplers", {**self.samplers, self.sampler_name: self.sampler})
         whole("max_body", self.max_body, 1)
         whole("max_streams", self.max_streams, 1)
         whole("max_connections", self.max_connections, 1)
@@ -62,6 +68,11 @@ class Settings:
             raise FieldError("api_key", self.api_key, "must not be empty", remedy)
         for name in ("body_seconds", "header_seconds", "stall_seconds", "heartbeat"):
             positive(name, getattr(self, name))
+
+    @property
+    def servable(self) -> dict[str, Sampler]:
+        """The samplers that rows of a shared forward can use."""
+        return {name: one for name, one in self.samplers.items() if unservable(one) is None}
 
     def within(self, info: ModelInfo, limits: Limits) -> Settings:
         """Return the settings for a model, its default number of new tokens capped by the limits."""

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
 from secrets import randbits
-from typing import get_args
+from typing import Any, get_args
 
 from unmask.decoding.append_cache import AppendCache
 from unmask.decoding.cache import BlockCache, Recompute
 from unmask.decoding.checks import extra_needs
 from unmask.decoding.draw import Selection
 from unmask.decoding.options import Options
-from unmask.errors import FieldError, finite, flag, one_of, share, whole
+from unmask.errors import FieldError, finite, flag, known_field, one_of, share, whole
 from unmask.samplers.base import Base
 from unmask.samplers.end_last import EndLast
 from unmask.samplers.spaced import Spaced
@@ -119,6 +120,12 @@ class GenerationConfig(ConfigFields):
             if not isinstance(text, str) or not text:
                 raise FieldError("stop", text, "must hold strings of at least one character")
         object.__setattr__(self, "stop", tuple(self.stop))
+
+    def changed(self, settings: Mapping[str, Any]) -> GenerationConfig:
+        """Return the same settings with some changed; raise if one has an unknown name."""
+        for name, value in settings.items():
+            known_field(name, value, (item.name for item in fields(self)), "GenerationConfig")
+        return replace(self, **settings)
 
     @property
     def selection(self) -> Selection:

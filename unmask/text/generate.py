@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from time import perf_counter
+from typing import Any, overload
 
 from unmask.decoding.append_cache import AppendCache
 from unmask.decoding.bans import Bans
@@ -20,9 +21,14 @@ from unmask.decoding.result import Finish, Result, collect
 from unmask.decoding.rows import Stop
 from unmask.errors import FieldError, token_ids, whole
 from unmask.samplers.less import LESS
+from unmask.samplers.registry import as_sampler
 from unmask.text.config import GenerationConfig
+from unmask.text.display import as_html, as_line
 from unmask.text.end_of_text import Ending, StopWatch
-from unmask.text.prompts import Prompt, device_of, encode_prompts, find_tokenizer
+from unmask.text.progress import counted, showing
+from unmask.text.prompts import Message, Prompt, device_of, encode_prompts, find_tokenizer, is_single
+from unmask.text.tracing import Recorder
+from unmask.trace import Trace
 from unmask.types import Counts, MaskedLM, Sampler, Step
 
 DEFAULT_SAMPLER = LESS()
@@ -40,8 +46,29 @@ class Cost(Counts[int]):
     seconds: float = field(compare=False)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Generation(Cost):
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Output(Cost):
+    """A text, its cost, and its steps if they were kept. A notebook shows it with a replay of the steps.
+
+    Attributes:
+        text: The text.
+        seed: Repeats the text, if tokens are drawn.
+        trace: The steps, with `trace=True`; None: not kept.
+    """
+
+    text: str
+    seed: int
+    trace: Trace | None = field(default=None, compare=False)
+
+    def __repr__(self) -> str:
+        return as_line(self)
+
+    def _repr_html_(self) -> str:
+        return as_html(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Generation(Output):
     """One answer: its text, why it ended, and its cost (the fields of `Counts`).
 
     Attributes:
@@ -49,14 +76,11 @@ class Generation(Cost):
         token_ids: The tokens of the text; without a tokenizer, this is the answer.
         prompt_tokens: Tokens of the prompt.
         finish: Why the text ended: "eos" (an end token), "stop" (a stop string) or "length".
-        seed: Repeats the text, if tokens are drawn.
     """
 
-    text: str
     token_ids: tuple[int, ...]
     prompt_tokens: int
     finish: Finish
-    seed: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +115,13 @@ class Prepared(PreparedRun):
     vocab_size: int
     length: int  # of a text, in tokens
 
-    def read(self, steps: Iterable[Step], *, since: float) -> list[Generation]:
+    def read(self, steps: Iterable[Step], *, since: float, trace: bool = False) -> list[Generation]:
         """Take all steps and return a Generation per row; `since` is the start time by perf_counter."""
-        return self.report(collect(steps, self.canvas, self.eos_ids), since=since)
+        if not trace:
+            return self.report(collect(steps, self.canvas, self.eos_ids), since=since)
+        recorder = Recorder(self.run)
+        generations = self.read(recorder.watch(steps), since=since)
+        return [replace(one, trace=kept) for one, kept in zip(generations, recorder.traces(), strict=True)]
 
     @property
     def eos_ids(self) -> tuple[int, ...]:
@@ -115,31 +143,97 @@ class Prepared(PreparedRun):
         )
 
 
+@overload
+def generate(
+    model: MaskedLM,
+    prompts: str | Sequence[Message] | Sequence[int],
+    sampler: str | Sampler = ...,
+    config: GenerationConfig = ...,
+    *,
+    batch_size: int | None = ...,
+    trace: bool = ...,
+    progress: bool | None = ...,
+    **settings: Any,
+) -> Generation: ...
+
+
+@overload
 def generate(
     model: MaskedLM,
     prompts: Sequence[Prompt],
-    sampler: Sampler = DEFAULT_SAMPLER,
+    sampler: str | Sampler = ...,
+    config: GenerationConfig = ...,
+    *,
+    batch_size: int | None = ...,
+    trace: bool = ...,
+    progress: bool | None = ...,
+    **settings: Any,
+) -> list[Generation]: ...
+
+
+def generate(
+    model: MaskedLM,
+    prompts: Prompt | Sequence[Prompt],
+    sampler: str | Sampler = DEFAULT_SAMPLER,
     config: GenerationConfig = DEFAULT_CONFIG,
     *,
     batch_size: int | None = None,
-) -> list[Generation]:
-    """Return a Generation per prompt, in order; a prompt is raw text, a chat or token ids.
+    trace: bool = False,
+    progress: bool | None = None,
+    **settings: Any,
+) -> Generation | list[Generation]:
+    """Return the Generation of one prompt, or a list of them for a list of prompts.
+
+    A prompt is raw text, a chat (a list of {"role": ..., "content": ...}) or a list of token ids. So a
+    string, a list of messages and a list of whole numbers are one prompt; every other list holds prompts.
+
+    `sampler` is a sampler, its name, or "FILE.py:Class", whose file is then run. `settings` are fields of
+    GenerationConfig, such as `max_new_tokens=64`; they win over `config`.
+    `batch_size` rows are decoded at a time, or all if it is None; the answers do not depend on it.
+    `trace` keeps every step in `Generation.trace`, and a notebook then shows a replay of the canvas.
+    `progress` shows a bar; None shows it for a list, if it takes long and somebody would see it.
 
     A model without a tokenizer takes token ids and returns `Generation.token_ids`; `text` is then empty.
-    `batch_size` rows are decoded at a time, or all if it is None; the answers do not depend on it.
     """
     is_model(model)
-    check_settings(sampler, config)
+    chosen, config = choose(sampler, config, settings)
+    if is_single(prompts):
+        [generation] = _generate(model, [prompts], chosen, config, batch_size, trace, progress or False)
+        return generation
+    return _generate(model, prompts, chosen, config, batch_size, trace, progress)
+
+
+def _generate(
+    model: MaskedLM,
+    prompts: Sequence[Any],
+    sampler: Sampler,
+    config: GenerationConfig,
+    batch_size: int | None,
+    trace: bool,
+    progress: bool | None,
+) -> list[Generation]:
+    """Decode the prompts batch by batch."""
     encoded = encode_prompts(model, prompts, config.new_tokens(model.info))
     seeds = config.seeds(len(encoded))
     size = len(encoded) if batch_size is None else batch_size
     whole("batch_size", size, 1)
     generations: list[Generation] = []
-    for first in range(0, len(encoded), size):
-        since, rows = perf_counter(), slice(first, first + size)
-        batch = prepare(model, encoded[rows], sampler, replace(config, seed=seeds[rows]))
-        generations += batch.read(batch.steps, since=since)
+    with showing(progress, len(encoded) * config.new_tokens(model.info)) as update:
+        for first in range(0, len(encoded), size):
+            since, rows = perf_counter(), slice(first, first + size)
+            batch = prepare(model, encoded[rows], sampler, replace(config, seed=seeds[rows]))
+            steps = counted(batch.steps, batch.canvas, update, first)
+            generations += batch.read(steps, since=since, trace=trace)
     return generations
+
+
+def choose(
+    sampler: str | Sampler, config: GenerationConfig, settings: dict[str, Any]
+) -> tuple[Sampler, GenerationConfig]:
+    """Return the sampler of a name, and the config with some settings changed."""
+    chosen = as_sampler(sampler)
+    check_settings(chosen, config)
+    return chosen, config.changed(settings)
 
 
 def prepare(

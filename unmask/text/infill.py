@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import takewhile
 from time import perf_counter
+from typing import Any, TypeAlias, overload
 
 import torch
 from torch import Tensor
@@ -21,17 +22,22 @@ from unmask.text.generate import (
     DEFAULT_CONFIG,
     DEFAULT_SAMPLER,
     Cost,
+    Output,
     PreparedRun,
     check_settings,
+    choose,
     costs,
     prepare_run,
 )
 from unmask.text.prompts import TextModel, check_ids, device_of, encode_text, tokenizer_of
+from unmask.text.tracing import Recorder
 from unmask.types import Sampler, Step
 
+Gapped: TypeAlias = str | Sequence[str | Gap]  # a text with gaps, in syntax or in parts
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Infilling(Cost):
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Infilling(Output):
     """A text with its gaps filled, and its cost (the fields of `Counts`).
 
     Attributes:
@@ -39,35 +45,70 @@ class Infilling(Cost):
         gaps: The text of each gap.
         gap_ids: The tokens of each gap.
         given_tokens: Tokens of the given text.
-        seed: Repeats the text, if tokens are drawn.
     """
 
-    text: str
     gaps: tuple[str, ...]
     gap_ids: tuple[tuple[int, ...], ...]
     given_tokens: int
-    seed: int
+
+
+@overload
+def infill(
+    model: TextModel,
+    text: str,
+    sampler: str | Sampler = ...,
+    config: GenerationConfig = ...,
+    *,
+    trace: bool = ...,
+    **settings: Any,
+) -> Infilling: ...
+
+
+@overload
+def infill(
+    model: TextModel,
+    text: Sequence[Any],
+    sampler: str | Sampler = ...,
+    config: GenerationConfig = ...,
+    *,
+    trace: bool = ...,
+    **settings: Any,
+) -> Any: ...
 
 
 def infill(
     model: TextModel,
-    text: str | Sequence[str | Gap],
-    sampler: Sampler = DEFAULT_SAMPLER,
+    text: Gapped | Sequence[Gapped],
+    sampler: str | Sampler = DEFAULT_SAMPLER,
     config: GenerationConfig = DEFAULT_CONFIG,
-) -> Infilling:
+    *,
+    trace: bool = False,
+    **settings: Any,
+) -> Infilling | list[Infilling]:
     r"""Fill the gaps of a text: "[[gap 8]]" takes 8 tokens, "[[gap 2-8]]" 2 to 8; "\[[gap" is literal.
 
-    A sequence of strings and Gaps needs no syntax. An end or padding token ends a gap of bounded length.
+    A list with a Gap in it is one text in parts, which need no syntax. A list of texts returns a list.
+    An end or padding token ends a gap of bounded length.
     Gaps have their own lengths, so setting max_new_tokens raises; steps defaults to one per token to fill.
+
+    `sampler`, `settings` and `trace` are those of `generate`.
     """
-    since = perf_counter()
-    check_settings(sampler, config)
+    chosen, config = choose(sampler, config, settings)
     if config.max_new_tokens is not None:
         length = config.max_new_tokens
         remedy = f"a gap has its own length: Gap({length}) or [[gap {length}]]"
         raise FieldError("max_new_tokens", length, "does not go with infilling", remedy)
-    prepared = prepare_infill(model, text, sampler, config)
-    return prepared.read(prepared.steps, since=since)
+    several = isinstance(text, (list, tuple)) and bool(text) and all(map(_is_text, text))
+    filled = []
+    for each in text if several else [text]:
+        since = perf_counter()
+        prepared = prepare_infill(model, each, chosen, config)  # type: ignore[arg-type]
+        filled.append(prepared.read(prepared.steps, since=since, trace=trace))
+    return filled if several else filled[0]
+
+
+def _is_text(entry: object) -> bool:
+    return isinstance(entry, (str, list, tuple))
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +118,13 @@ class PreparedInfill(PreparedRun):
     model: TextModel
     sheet: Sheet
 
-    def read(self, steps: Iterable[Step], *, since: float) -> Infilling:
+    def read(self, steps: Iterable[Step], *, since: float, trace: bool = False) -> Infilling:
         """Take all steps and return the filled text; `since` is the start time by perf_counter."""
-        return self.report(collect(steps, self.canvas, ()), since=since)
+        if not trace:
+            return self.report(collect(steps, self.canvas, ()), since=since)
+        recorder = Recorder(self.run)
+        filled = self.read(recorder.watch(steps), since=since)
+        return replace(filled, trace=recorder.traces()[0])
 
     def report(self, result: Result, *, since: float) -> Infilling:
         """Return the filled text of a decoded canvas."""
@@ -91,7 +136,7 @@ class PreparedInfill(PreparedRun):
 
 def prepare_infill(
     model: TextModel,
-    text: str | Sequence[str | Gap],
+    text: Gapped,
     sampler: Sampler,
     config: GenerationConfig,
     *,

@@ -113,16 +113,24 @@ def check_ids(name: str, ids: Sequence[int], info: ModelInfo) -> None:
         raise FieldError(name, info.mask_id, "must not hold the mask token", remedy)
 
 
+def is_single(prompts: object) -> bool:
+    """Return whether this is one prompt: a string, or a list whose first entry is a message or a token id.
+
+    Every other list holds prompts, even if it holds only one.
+    """
+    if isinstance(prompts, (list, tuple)) and prompts:
+        return isinstance(prompts[0], (Mapping, Integral))
+    return isinstance(prompts, str)
+
+
 def _check_list(prompts: object) -> None:
-    single = isinstance(prompts, (str, Mapping))
-    if not single and not isinstance(prompts, (list, tuple)):
-        raise FieldError("prompts", prompts, "must be a list of prompts")
-    if isinstance(prompts, (list, tuple)):
-        if not prompts:
-            raise FieldError("prompts", prompts, "must hold at least one prompt")
-        single = isinstance(prompts[0], (Mapping, Integral))
-    if single:
+    if isinstance(prompts, Mapping):
+        remedy = "a chat is a list of messages: [{'role': ..., 'content': ...}]"
+        raise FieldError("prompts", prompts, "must be a prompt or a list of prompts", remedy)
+    if not isinstance(prompts, (list, tuple)) or is_single(prompts):
         raise FieldError("prompts", prompts, "must be a list of prompts", "wrap a single one: [prompt]")
+    if not prompts:
+        raise FieldError("prompts", prompts, "must hold at least one prompt")
 
 
 def _encode(model: MaskedLM, prompt: Prompt, name: str) -> list[int]:

@@ -6,10 +6,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
 from time import perf_counter
+from typing import Any
 
 from unmask.text.config import GenerationConfig
 from unmask.text.end_of_text import Ending
-from unmask.text.generate import DEFAULT_CONFIG, DEFAULT_SAMPLER, Generation, Prepared, prepare
+from unmask.text.generate import DEFAULT_CONFIG, DEFAULT_SAMPLER, Generation, Prepared, choose, prepare
 from unmask.text.prompts import Prompt
 from unmask.types import MaskedLM, Sampler, Step
 
@@ -34,11 +35,12 @@ class Chunk:
 def stream(
     model: MaskedLM,
     prompt: Prompt,
-    sampler: Sampler = DEFAULT_SAMPLER,
+    sampler: str | Sampler = DEFAULT_SAMPLER,
     config: GenerationConfig = DEFAULT_CONFIG,
     *,
     drafts: bool = False,
     placeholder: str = "░",
+    **settings: Any,
 ) -> Iterator[Chunk]:
     """Yield the answer to one prompt in chunks, each as soon as no mask is left before its end.
 
@@ -46,8 +48,9 @@ def stream(
 
     With `drafts` there is a chunk for every step, and its draft shows `placeholder` for each mask.
     A model without a tokenizer takes token ids; texts are then empty, and the last chunk has the token ids.
+    `sampler` and `settings` are those of `generate`.
     """
-    batch = prepare(model, [prompt], sampler, config)
+    batch = prepare(model, [prompt], *choose(sampler, config, settings))
     return chunks(batch, batch.steps, placeholder if drafts else None)
 
 

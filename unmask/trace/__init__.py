@@ -2,7 +2,7 @@
 
 from unmask.trace.disagreement import Difference, differences, written
 from unmask.trace.record import Change, Header, Position, change, plain, recording
-from unmask.trace.replay import Trace, count, frames, read_trace, replay
+from unmask.trace.replay import Trace, count, frames, one_row, read_trace, replay
 
 __all__ = [
     "Change",
@@ -14,6 +14,7 @@ __all__ = [
     "count",
     "differences",
     "frames",
+    "one_row",
     "plain",
     "read_trace",
     "recording",

@@ -17,7 +17,9 @@ MODULES = (
     "signals",
     "run",
     "traced",
+    "drafts",
     "differ",
+    "verdict",
     "cells",
     "inspector",
     "chart",
@@ -26,6 +28,7 @@ MODULES = (
     "stage",
     "trace",
 )
+DATA = "{{data}}"
 IMPORT = re.compile(r'^import \{[^}]*\} from "\./(\w+)\.js";\n', re.MULTILINE)
 EXPORT = re.compile(r"^export ", re.MULTILINE)
 
@@ -33,15 +36,19 @@ EXPORT = re.compile(r"^export ", re.MULTILINE)
 def to_html(trace: Trace, other: Trace | None = None) -> str:
     """Return a page that shows any step of a trace, and where it first disagrees with another."""
     traces = [trace] if other is None else [trace, other]
+    return template().replace(DATA, _data([_content(each) for each in traces]), 1)
+
+
+def template() -> str:
+    """Return the page without its traces: JSON takes the place of DATA."""
     script, style = bundle(), _read("style.css")
-    page = _read("trace.html")
     parts = {
         "policy": f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}",
         "style": style,
-        "data": _data([_content(each) for each in traces]),
+        "data": DATA,
         "script": script,
     }
-    return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], page)
+    return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], _read("trace.html"))
 
 
 def bundle() -> str:
@@ -59,7 +66,12 @@ def bundle() -> str:
 
 def _content(trace: Trace) -> dict[str, Any]:
     changes = [{**asdict(step), "texts": {}} for step in trace.changes]
-    return {"header": asdict(trace.header), "texts": trace.texts, "changes": changes}
+    return {
+        "header": asdict(trace.header),
+        "texts": trace.texts,
+        "changes": changes,
+        "complete": trace.complete,
+    }
 
 
 def _data(content: object) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import gzip
 import json
 import zlib
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -68,6 +68,25 @@ def frames(trace: Trace) -> Iterator[Rows]:
             for position in (*change.commit[row], *change.rewritten[row]):
                 tokens[position.column] = position.token
         yield [list(row) for row in canvas]
+
+
+def one_row(trace: Trace, row: int, spell: Callable[[int], str] | None = None) -> Trace:
+    """Return the trace of one row alone, without steps that it did not take; `spell` names its tokens."""
+    header, canvas = trace.header, list(trace.header.canvas[row])
+    changes = tuple(_of_row(step, row) for step in trace.changes if step.running[row] or step.commit[row])
+    texts = trace.texts
+    if spell is not None:
+        tokens = {*canvas, *(position.token for step in changes for position in step.positions)}
+        texts = {str(token): spell(token) for token in sorted(tokens)}
+    own: dict[str, Any] = {"seeds": [header.seeds[row]], "padding": [header.padding[row]], "canvas": [canvas]}
+    return Trace(replace(header, **own, texts=texts), changes, trace.complete)
+
+
+def _of_row(step: Change, row: int) -> Change:
+    """Return the entries of one row."""
+    lists = {item.name: getattr(step, item.name) for item in fields(step)}
+    own: dict[str, Any] = {name: [value[row]] for name, value in lists.items() if isinstance(value, list)}
+    return replace(step, **own, texts={})
 
 
 def count(trace: Trace, row: int) -> Counts[int]:

@@ -1,4 +1,4 @@
-"""Load a checkpoint: config.json picks the model class, safetensors fill in the weights."""
+"""Load a model by name; of a checkpoint, config.json picks the class, safetensors fill in the weights."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from unmask.errors import FieldError, one_of
 from unmask.models.checkpoint.config import new_tokens, read_config
@@ -27,11 +27,14 @@ from unmask.models.checkpoint.weights import (
     widest_dtype,
 )
 from unmask.models.trunk import Shape, Slot, Trunk
+from unmask.plugins import call_factory, is_file_name, load_from_file, load_plugin, plugins
 
 logger = logging.getLogger(__name__)
 
-# lower-case model_type of config.json -> "module:class", imported on first use
-MODEL_TYPES = {
+GROUP = "unmask.models"  # of entry points; their names are model types
+HF = "hf:"  # before the name of a Hugging Face masked LM
+# lower-case model_type of config.json -> a class, or "module:class", imported on first use
+MODEL_TYPES: dict[str, Any] = {
     "llada": "unmask.models.llada:LLaDA",
     "llada2_moe": "unmask.models.llada2:LLaDA2",
     "dream": "unmask.models.dream:Dream",
@@ -45,8 +48,8 @@ MODEL_TYPES = {
     "rnd1": "unmask.models.qwen:RND1",
 }
 # architectures whose model_type is that of another family
-ARCHITECTURES = {"LLaDAMoEModelLM": "unmask.models.llada_moe:LLaDAMoE"}
-OTHER = "unmask.models.hf wraps any Hugging Face masked LM"
+ARCHITECTURES: dict[str, Any] = {"LLaDAMoEModelLM": "unmask.models.llada_moe:LLaDAMoE"}
+OTHER = "hf:NAME loads any Hugging Face masked LM, unmask.register_model adds your own type"
 REMEDIES = {  # model_type -> what to do
     "qwen2": "most fill no masks; for one that does, as Open-dCoder, write open-dcoder in its place",
     "diffusion_gemma": "it has no mask token; transformers itself decodes it",
@@ -71,9 +74,14 @@ def load(
 ) -> Trunk:
     """Load a model, frozen and in eval mode, from a folder or hub id ("owner/name", "owner/name@revision").
 
+    "hf:NAME" or "hf:FOLDER" loads a Hugging Face masked LM (a HuggingFaceLM, which needs transformers), and
+    "FILE.py:Class" runs the file and returns Class(): both decode like a Trunk, but cannot be compiled.
     device="auto" picks CUDA, then MPS, then the CPU. dtype="auto" keeps the stored dtype, but uses float32 on
     the CPU; "int8" stores linear layers with one byte per weight and computes in bfloat16 (CPU: float32).
     """
+    if isinstance(source, str) and (source.startswith(HF) or is_file_name(source)):
+        other: Trunk = _load_other(source, device, dtype)
+        return other
     folder = find_folder(source)
     device = pick_device(device)
     config = read_config(folder)
@@ -119,15 +127,59 @@ def model_class(config: Mapping[str, object]) -> Family:
     """Return the class of models that the config's architectures or its model_type names."""
     kind, architectures = config.get("model_type"), config.get("architectures")
     listed = architectures if isinstance(architectures, list) else []
-    place = next((ARCHITECTURES[name] for name in listed if name in ARCHITECTURES), None)
-    if place is None and isinstance(kind, str):
-        place = MODEL_TYPES.get(kind.lower())
-    if place is None:
-        problem = f"must be one of {', '.join(sorted(MODEL_TYPES))}"
+    family = next((ARCHITECTURES[name] for name in listed if name in ARCHITECTURES), None)
+    known = sorted({*MODEL_TYPES, *plugins(GROUP)})
+    if family is None and (not isinstance(kind, str) or kind.lower() not in known):
+        problem = f"must be one of {', '.join(known)}"
         raise FieldError("model_type", kind, problem, REMEDIES.get(str(kind), OTHER), "config.json")
-    module, _, name = place.partition(":")
-    family: Family = getattr(importlib.import_module(module), name)
-    return family
+    if family is None:
+        family = MODEL_TYPES.get(str(kind).lower())
+    if family is None:
+        family = load_plugin("model_type", plugins(GROUP)[str(kind).lower()])
+    if isinstance(family, str):
+        module, _, name = family.partition(":")
+        family = getattr(importlib.import_module(module), name)
+    found: Family = family
+    return found
+
+
+def register_model(model_type: str, family: type[Trunk] | str) -> None:
+    """Load checkpoints whose config.json has this model_type with a class, or with "module:class"."""
+    if not isinstance(model_type, str) or not model_type:
+        raise FieldError("model_type", model_type, "must be a word, as config.json has it")
+    if not isinstance(family, str) and not hasattr(family, "shape_of"):
+        raise FieldError("family", family, "must be a subclass of unmask.models.trunk.Trunk")
+    MODEL_TYPES[model_type.lower()] = family
+
+
+def absolute_name(source: str) -> str:
+    """Return the name of a model with an absolute path, for a process in another folder."""
+    prefix = HF if source.startswith(HF) else ""
+    path, colon, member = source.removeprefix(prefix), "", ""
+    if is_file_name(source):
+        path, colon, member = source.rpartition(":")
+    return f"{prefix}{Path(path).resolve() if Path(path).exists() else path}{colon}{member}"
+
+
+def _load_other(source: str, device: str | torch.device, dtype: str | torch.dtype) -> Any:
+    """Load a Hugging Face masked LM, or make the model of FILE.py:Class."""
+    place = pick_device(device)
+    if dtype == "int8" or dtype == torch.int8:
+        raise FieldError("dtype", str(dtype), "must be auto or a float for a model that is no checkpoint")
+    if source.startswith(HF):
+        from unmask.models.hf import load_hf
+
+        return load_hf(source.removeprefix(HF), device=place, dtype=_pick_dtype(dtype, place, {}))
+    model = call_factory("model", source, load_from_file("model", source))
+    if not callable(model) or not hasattr(model, "info"):
+        remedy = "docs/adding-a-model.md has a complete one"
+        raise FieldError("model", source, "must make a model with `info` and `__call__`", remedy)
+    if not hasattr(model, "tokenizer"):
+        model.tokenizer = None  # as a checkpoint without a tokenizer
+    if not isinstance(model, nn.Module):
+        return model
+    model = model.to(place) if dtype == "auto" else model.to(place, _pick_dtype(dtype, place, {}))
+    return model.requires_grad_(False).eval()
 
 
 def pick_device(device: str | torch.device) -> torch.device:

@@ -1,5 +1,7 @@
 // The server: its model, and answers as they are decoded. The key stays in this object.
 
+export const UNREACHABLE = "the server cannot be reached; is it still running?";
+
 /** An answer that is an error, as a sentence. */
 export class ServerError extends Error {
   constructor(message, status = 0) {
@@ -34,7 +36,7 @@ export class Server {
       response = await fetch(new URL(path, document.baseURI), { ...options, headers });
     } catch (error) {
       if (error.name === "AbortError") throw error;
-      throw new ServerError("the server cannot be reached; is it still running?");
+      throw new ServerError(UNREACHABLE);
     }
     if (!response.ok) throw new ServerError(await reason(response), response.status);
     return response;

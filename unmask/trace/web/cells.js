@@ -1,6 +1,6 @@
 // The canvas: one cell per position, in reading order. One stop for Tab; the arrow keys walk over the cells.
 
-import { make, quoted, visible } from "./dom.js";
+import { END, make, quoted, visible } from "./dom.js";
 
 /** How a state is shown besides its colour, and its name. */
 export const LOOKS = {
@@ -10,8 +10,8 @@ export const LOOKS = {
   rewritten: { cue: "R", name: "rewritten" },
   missed: { cue: "?", name: "committed in a step that was not received" },
   revoked: { cue: "×", name: "revoked: masked again" },
-  waiting: { cue: "", name: "held, no threshold missed" },
-  idle: { cue: "", name: "masked, not looked at" },
+  waiting: { cue: "", name: "waits its turn" },
+  idle: { cue: "", name: "mask" },
   given: { cue: "", name: "given" },
 };
 
@@ -75,7 +75,7 @@ export class Cells {
     const first = differs && (index === marks.first || index === marks.earliest);
     const fresh = place.frame === frame;
     const text = idle ? "·" : visible(place.text);
-    const marked = { fresh, differs, first, ends: text === "∎", breaks: text.includes("\n") };
+    const marked = { fresh, differs, first, ends: text === END, breaks: text.includes("\n") };
     cell.className = ["cell", look.kind, ...Object.keys(marked).filter((name) => marked[name])].join(" ");
     if (cell.textContent !== text) cell.textContent = text;
     cell.dataset.cue = first ? "≠" : look.cue;

@@ -24,18 +24,37 @@ export function draw(tag, attributes = {}, ...children) {
 /** The element with an id. */
 export const byId = (id) => document.getElementById(id);
 
-/** A token as a reader can see it: line ends shown and kept, tokens without text as an end mark. */
+/** The sign of an end of text. */
+export const END = "⊣";
+
+/** A token as a reader can see it: line ends shown and kept, an end of text as its sign. */
 export function visible(text) {
-  return text === "" ? "∎" : text.replace(/\n/g, "↵\n").replace(/\t/g, "⇥");
+  return text === "" ? END : text.replace(/\n/g, "↵\n").replace(/\t/g, "⇥");
 }
 
 /** A token in quotes on one line: its line ends become signs. */
 export function quoted(text) {
-  return text === "" ? "end ∎" : `“${text.replace(/\n/g, "↵").replace(/\t/g, "⇥")}”`;
+  return text === "" ? `end of text ${END}` : `“${text.replace(/\n/g, "↵").replace(/\t/g, "⇥")}”`;
 }
 
 /** A number with that many digits, or a dash. */
 export const number = (value, digits) => (typeof value === "number" ? value.toFixed(digits) : "–");
 
+/** Whether the user prefers pages without motion. */
+export const still = () => matchMedia("(prefers-reduced-motion: reduce)").matches;
+
 /** "1 step", "2 steps". */
 export const plural = (count, noun) => `${count} ${noun}${count === 1 ? "" : "s"}`;
+
+/** A function that acts when the next frame is drawn, however often it is called before. */
+export function oncePerFrame(act) {
+  let due = false;
+  return () => {
+    if (due) return;
+    due = true;
+    requestAnimationFrame(() => {
+      due = false;
+      act();
+    });
+  };
+}

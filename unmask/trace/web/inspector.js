@@ -6,14 +6,12 @@ import { onMeter, thresholdOf, valueText } from "./signals.js";
 
 export class Inspector {
   constructor() {
-    this.element = make("div", { className: "inspector" });
+    this.element = make("div", { className: "inspector", hidden: true });
   }
 
-  /** Show a hint, as no position is chosen. */
+  /** Go away, as no position is chosen. */
   clear() {
-    this.element.replaceChildren(
-      make("p", { className: "hint" }, "Point at a position, or focus the canvas and use the arrow keys, to see its signals."),
-    );
+    this.element.hidden = true;
   }
 
   /** Show a place; the sampler's `fields` hold the thresholds. */
@@ -24,6 +22,7 @@ export class Inspector {
       make("span", { className: `tag ${look.kind}` }, `${look.name}${remarks(place)}`));
     const signals = Object.keys(place.signals ?? {}).length ? signalList(place.signals, fields) : null;
     const candidates = place.candidates ? candidateList(place.candidates) : null;
+    this.element.hidden = false;
     this.element.replaceChildren(title, make("div", { className: candidates ? "details" : "details alone" }, signals, candidates));
   }
 }

@@ -15,15 +15,15 @@ export class Panel {
     this.cells = new Cells(`Canvas of ${run.sampler}`, inspect);
     this.chart = new Chart(seek);
     this.inspector = new Inspector();
-    this.inspector.clear();
     this.answer = make("p", { "data-part": "answer" });
-    this.status = make("div", { className: "answer" }, make("h3", {}, "Answer"), this.answer);
+    this.plain = make("details", {}, make("summary", {}, "Plain text"), this.answer);
     this.counters = Object.fromEntries(COUNTERS.map(([name]) => [name, make("dd", { "data-counter": name })]));
     this.element = make("section", { className: "panel", "aria-label": `Run of ${run.sampler}` },
-      make("header", {}, make("h2", {}, run.sampler), make("p", { className: "fields" }, describe(run))),
+      make("h2", {}, run.sampler),
       make("dl", { className: "counters" }, ...COUNTERS.filter(([name]) => name !== "seconds" || !run.traced).map(([name, label]) => make("div", {}, make("dt", {}, label), this.counters[name]))),
       run.prompt ? make("p", { className: "given-prompt" }, run.prompt) : null,
-      this.cells.element, this.status, this.inspector.element, this.chart.element);
+      this.cells.element, this.inspector.element, this.chart.element,
+      make("div", { className: "more" }, this.plain, settingsOf(run)));
     this.grow();
   }
 
@@ -31,7 +31,7 @@ export class Panel {
   grow() {
     this.chart.draw(this.run);
     this.answer.textContent = this.run.text;
-    this.status.hidden = this.run.traced || this.run.text === "";
+    this.plain.hidden = this.run.traced || this.run.text === "";
   }
 
   /** Show frame number `at`, or the last one before it; `cues` tell signals apart. */
@@ -64,8 +64,11 @@ export class Panel {
   }
 }
 
-/** The fields of a sampler in a line. */
-function describe(run) {
-  const fields = Object.entries(run.fields).map(([name, value]) => `${name} ${typeof value === "object" && value !== null ? JSON.stringify(value) : value}`);
-  return [...fields, ...(run.notes ?? [])].join(" · ");
+/** The fields of a sampler, folded away. */
+function settingsOf(run) {
+  const shown = (value) => (typeof value === "object" && value !== null ? JSON.stringify(value) : String(value));
+  const fields = Object.entries(run.fields).map(([name, value]) =>
+    make("li", {}, make("b", {}, `${name} ${shown(value)}`), run.lines[name] ? ` ${run.lines[name]}` : ""));
+  return make("details", {}, make("summary", {}, `Settings of ${run.sampler}`),
+    make("ul", { className: "fields" }, ...fields, ...(run.notes ?? []).map((note) => make("li", {}, note))));
 }

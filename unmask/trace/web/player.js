@@ -1,9 +1,9 @@
 // The way through the steps: a slider, a play button, a pace.
 
-import { make } from "./dom.js";
+import { make, still } from "./dom.js";
 
 const PACES = [["live", "as decoded"], ["4", "4 / s"], ["12", "12 / s"], ["30", "30 / s"]];
-const still = () => matchMedia("(prefers-reduced-motion: reduce)").matches;
+const USUAL = "4";
 
 export class Player {
   constructor(show) {
@@ -14,7 +14,7 @@ export class Player {
     this.button = make("button", { type: "button", className: "play" }, "Play");
     this.now = make("output", { className: "now", htmlFor: "step" });
     this.pace = make("select", { "aria-label": "Pace" }, ...PACES.map(([value, name]) => new Option(name, value)));
-    this.pace.value = still() ? "live" : "12";
+    this.pace.value = still() ? "live" : USUAL;
     const back = make("button", { type: "button", "aria-label": "One step back" }, "◀");
     const on = make("button", { type: "button", "aria-label": "One step on" }, "▶");
     this.element = make("div", { className: "player" }, this.button, back, this.slider, on, this.now, this.pace);
@@ -45,7 +45,7 @@ export class Player {
   play(again = false) {
     this.pause();
     if (again) this.#go(0);
-    const pace = this.pace.value === "live" && !this.live ? "12" : this.pace.value;
+    const pace = this.pace.value === "live" && !this.live ? USUAL : this.pace.value;
     this.#timer = setInterval(() => this.#tick(), pace === "live" ? 40 : 1000 / Number(pace));
     this.button.textContent = "Pause";
   }

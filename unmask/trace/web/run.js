@@ -2,15 +2,18 @@
 
 import { missed, thresholdOf } from "./signals.js";
 
-/** A decoding; `first` holds { given, text } of every position before the first step. */
+/** A decoding; `lines` explain the fields, `first` holds { given, text } of every position before the first step. */
 export class Run {
-  constructor({ sampler, fields = {}, model = "", prompt = "", first = [] }) {
-    Object.assign(this, { sampler, fields, model, prompt });
+  constructor({ sampler, fields = {}, lines = {}, model = "", prompt = "", first = [] }) {
+    Object.assign(this, { sampler, fields, lines, model, prompt });
     this.facts = null; // its cost, once it is over
+    this.complete = false; // it came to its end
+    this.drafts = []; // as the server sent them
     this.text = "";
     this.traced = false; // read from a file, which has neither seconds nor an answer
     this.signals = []; // the names of all signals, in order of appearance
     this.reasons = []; // those that have a threshold
+    this.seen = new Set(); // the states that some position had, or the signal that held it
     this.frames = [];
     this.begin(first);
   }
@@ -20,6 +23,11 @@ export class Run {
     const places = first.map(({ given = false, text = "" }) => ({ state: given ? "given" : "idle", text }));
     const totals = { steps: 0, forwards: 0, forced: 0, revoked: 0, rewritten: 0 };
     this.frames = [{ step: 0, block: 0, places, commits: 0, revoked: 0, means: {}, kind: "rule", totals }];
+  }
+
+  /** The model's forwards, all of them once it is over. */
+  get forwards() {
+    return this.facts?.forwards ?? this.last.totals.forwards;
   }
 
   get last() {
@@ -39,6 +47,10 @@ export class Run {
     const count = (name) => events.filter((event) => event?.kind === name).length;
     this.#learn(events);
     frame.places = events.map((event, index) => this.#place(event, before.places[index], frame));
+    for (const { state, by, text, reasons } of frame.places) {
+      this.seen.add(state === "held" ? reasons[0] ?? "waiting" : by ?? state);
+      if (text === "" && state !== "idle") this.seen.add("end");
+    }
     frame.commits = count("committed");
     frame.revoked = count("revoked");
     frame.means = means(events);

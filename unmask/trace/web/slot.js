@@ -7,24 +7,32 @@ export class Slot {
     this.title = title;
     this.moved = moved;
     this.known = {};
+    this.words = {};
     this.select = make("select", { "aria-label": title });
     this.select.addEventListener("change", () => this.#reset());
     this.sliders = [];
     this.optional = optional;
-    this.element = make("fieldset", { className: "slot" }, make("legend", {}, title), this.select);
+    this.summary = make("p", { className: "summary" });
+    this.element = make("fieldset", { className: "slot" }, make("legend", {}, title), this.select, this.summary);
   }
 
-  /** Offer these samplers, name -> fields. */
-  offer(known, chosen) {
+  /** Offer these samplers, name -> fields; `words` has the group, summary, use and field lines of each. */
+  offer(known, words, chosen) {
     this.known = known;
+    this.words = words;
     const none = this.optional ? [new Option("none", "")] : [];
-    this.select.replaceChildren(...none, ...Object.keys(known).map((name) => new Option(name, name)));
+    this.select.replaceChildren(...none, ...grouped(known, words));
     this.select.value = chosen;
     this.#reset();
   }
 
   get name() {
     return this.select.value;
+  }
+
+  /** A line on each field, as far as there are some. */
+  get lines() {
+    return this.words[this.name]?.fields ?? {};
   }
 
   /** The fields that the sliders change. */
@@ -41,14 +49,28 @@ export class Slot {
   #reset() {
     for (const slider of this.sliders) slider.element.remove();
     const thresholds = Object.entries(this.known[this.name] ?? {}).filter(([field, value]) => /^(min|max)_/.test(field) && typeof value === "number");
-    this.sliders = thresholds.map(([field, value]) => new Slider(this.title, field, value, this.moved));
+    const { summary = "", use = "" } = this.words[this.name] ?? {};
+    this.sliders = thresholds.map(([field, value]) => new Slider(this.title, field, { value, line: this.lines[field], moved: this.moved }));
     this.element.append(...this.sliders.map((slider) => slider.element));
+    this.summary.textContent = `${summary} ${use}`.trim();
+    this.summary.hidden = !summary;
   }
+}
+
+/** The options of all samplers, in the groups that `words` names. */
+function grouped(known, words) {
+  const groups = new Map();
+  for (const name of Object.keys(known)) {
+    const label = words[name]?.group ?? "";
+    if (!groups.has(label)) groups.set(label, label ? make("optgroup", { label }) : new DocumentFragment());
+    groups.get(label).append(new Option(name, name));
+  }
+  return groups.values();
 }
 
 /** Moves one threshold: a lower bound up to 1, an upper bound up to five times its value. */
 class Slider {
-  constructor(title, field, value, moved) {
+  constructor(title, field, { value, line = "", moved }) {
     this.field = field;
     this.start = value;
     const name = field.slice(4).replaceAll("_", " "), sign = field.startsWith("min_") ? "≥" : "≤";
@@ -59,7 +81,7 @@ class Slider {
       this.#show();
       moved();
     });
-    this.element = make("label", { className: "threshold" }, make("span", {}, `${name} ${sign}`), this.input, this.output);
+    this.element = make("label", { className: "threshold", title: line }, make("span", {}, `${name} ${sign}`), this.input, this.output);
     this.#show();
   }
 

@@ -2,10 +2,11 @@
 
 import { LOOKS, heldBy } from "./cells.js";
 import { disagreement } from "./differ.js";
-import { make, plural, quoted } from "./dom.js";
+import { END, make } from "./dom.js";
 import { Panel } from "./panel.js";
 import { Player } from "./player.js";
 import { cuesOf } from "./signals.js";
+import { verdict } from "./verdict.js";
 
 export class Stage {
   constructor(root) {
@@ -14,7 +15,9 @@ export class Stage {
     this.verdict = make("p", { className: "verdict", role: "status", hidden: true });
     this.row = make("div", { className: "panels" });
     this.legend = make("ul", { className: "legend", "aria-label": "Legend" });
-    root.append(this.player.element, this.verdict, this.row, this.legend);
+    this.view = make("div", { className: "view" }, this.row, this.legend);
+    root.append(this.player.element, this.verdict, this.view);
+    this.view.addEventListener("keydown", (event) => event.key === "Escape" && this.#inspect(null));
   }
 
   #inspected = null;
@@ -25,8 +28,9 @@ export class Stage {
     const act = { inspect: (index) => this.#inspect(index), seek: (at) => this.player.seek(at) };
     this.panels = runs.map((run) => new Panel(run, act));
     this.row.replaceChildren(...this.panels.map((panel) => panel.element));
-    this.row.classList.toggle("two", runs.length > 1);
+    this.view.classList.toggle("two", runs.length > 1);
     this.#marks = null;
+    if (play) this.#inspected = null;
     this.verdict.hidden = true;
     this.grow(live);
     this.player.seek(live && play ? 0 : this.player.last);
@@ -37,8 +41,8 @@ export class Stage {
   grow(live, { jump = false } = {}) {
     for (const panel of this.panels) panel.grow();
     const runs = this.panels.map((panel) => panel.run);
-    this.legend.replaceChildren(...legend(runs, this.#cues()));
-    if (!live) this.#judge();
+    if (!live) this.#judge(runs);
+    this.legend.replaceChildren(...legend(runs, this.#cues(), this.#marks?.columns.length));
     this.player.grow(Math.max(...this.panels.map((panel) => panel.run.frames.length - 1)), live);
     if (jump) this.player.seek(this.player.last);
     else this.#show(this.player.at);
@@ -60,33 +64,24 @@ export class Stage {
     for (const panel of this.panels) panel.inspect(index);
   }
 
-  #judge() {
-    this.#marks = disagreement(this.panels.map((panel) => panel.run));
-    this.verdict.hidden = this.#marks === null;
-    this.verdict.classList.toggle("same", this.#marks?.first === null);
-    if (this.#marks !== null) this.verdict.textContent = this.#sentence(this.#marks);
-  }
-
-  #sentence({ columns, first, earliest, step }) {
-    const [left, right] = this.panels.map((panel) => panel.run);
-    if (first === null) return "Both runs wrote the same tokens.";
-    const wrote = (run, index) => `${run.sampler} wrote ${quoted(run.last.places[index].text)}`;
-    const where = `They first disagree at position ${first + 1}: ${wrote(left, first)}, ${wrote(right, first)}.`;
-    const when = earliest === first ? `This shows from step ${step} on.` : `In time, position ${earliest + 1} is the first to differ, from step ${step} on.`;
-    return `${where} ${when} ${plural(columns.length, "position")} differ${columns.length === 1 ? "s" : ""} in all.`;
+  #judge(runs) {
+    this.#marks = disagreement(runs);
+    this.verdict.hidden = runs.length < 2;
+    this.verdict.className = `verdict ${this.#marks === null ? "open" : this.#marks.first === null ? "same" : ""}`;
+    if (runs.length > 1) this.verdict.replaceChildren(...verdict(runs, this.#marks));
   }
 }
 
-/** Legend entries of all states that these runs can have. */
-function legend(runs, cues) {
-  const some = (name) => runs.some((run) => run.last.totals[name] > 0);
-  const plain = (kind) => ({ kind, ...LOOKS[kind] });
+/** Legend entries of the states that these runs have had. */
+function legend(runs, cues, differ) {
+  const seen = new Set(["idle", "rule", ...runs.flatMap((run) => [...run.seen])]);
   const looks = [
-    plain("rule"), plain("forced"), plain("leftover"), ...(some("rewritten") ? [plain("rewritten")] : []),
-    ...[...cues.keys()].map((name) => heldBy(name, cues)), plain("waiting"),
-    ...(some("revoked") ? [plain("revoked")] : []), plain("idle"),
-    { kind: "rule differs first", cue: "≠", name: "the runs differ" },
+    ...Object.keys(LOOKS).filter((kind) => seen.has(kind) && kind !== "given").map((kind) => ({ kind, ...LOOKS[kind] })),
+    ...[...cues.keys()].filter((name) => seen.has(name)).map((name) => heldBy(name, cues)),
+    ...(seen.has("end") ? [{ kind: "rule ends", cue: "", name: "end of text", text: END }] : []),
+    ...(differ ? [{ kind: "rule differs first", cue: "≠", name: "the runs differ" }] : []),
   ];
-  return looks.map(({ kind, cue, name }) =>
-    make("li", {}, make("span", { className: `cell ${kind}`, "aria-hidden": "true", "data-cue": cue }, kind === "idle" ? "·" : "token"), name));
+  const entries = looks.map(({ kind, cue, name, text = "token" }) =>
+    make("li", {}, make("span", { className: `cell ${kind}`, "aria-hidden": "true", "data-cue": cue }, kind === "idle" ? "·" : text), name.replace("committed ", "")));
+  return [...entries, make("li", { className: "hint" }, "Point at a position to see why.")];
 }

@@ -3,7 +3,7 @@
 import { Run } from "./run.js";
 
 /** One row of a trace as a run. */
-export function runOf({ header, texts, changes }, row) {
+export function runOf({ header, texts, changes, complete }, row) {
   const canvas = header.canvas[row];
   const first = canvas.indexOf(header.mask_id);
   const begin = first < 0 ? canvas.length : first;
@@ -18,6 +18,7 @@ export function runOf({ header, texts, changes }, row) {
     first: canvas.slice(begin, end).map((token) => (token === header.mask_id ? {} : { given: true, text: spell(token) })),
   });
   run.traced = true;
+  run.complete = complete;
   run.notes = [`seed ${header.seeds[row]}`, `unmask ${header.version}`];
   for (const change of changes) {
     if (change.running[row] || change.leftover) addChange(run, change, row, begin, spell);

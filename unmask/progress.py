@@ -1,9 +1,10 @@
-"""Progress on standard error, shown to those who wait."""
+"""Progress on standard error or in a notebook, shown to those who wait. Needs rich."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from threading import Timer
 
 from rich.console import Console
@@ -19,15 +20,20 @@ from rich.progress import (
 PATIENCE = 2.0  # seconds before anything is shown
 
 
+def can_show() -> bool:
+    """Return whether somebody would see a bar: on a terminal, or in a notebook that can draw it."""
+    console = Console(stderr=True)
+    return console.is_terminal or (console.is_jupyter and find_spec("ipywidgets") is not None)
+
+
 @contextmanager
 def progress(
-    label: str, total: int | None = None, patience: float | None = None
+    label: str, total: int | None = None, patience: float | None = None, *, show: bool | None = None
 ) -> Iterator[Callable[[int], None]]:
     """Yield a function that takes the amount done; without a total the bar only moves.
 
-    The bar is shown after `patience` seconds, two by default.
+    `show=None` shows the bar where somebody would see it, after `patience` seconds, two by default.
     """
-    console = Console(stderr=True)
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description}", markup=False),
@@ -35,7 +41,8 @@ def progress(
         TimeElapsedColumn(),
     )
     share = () if total is None else (TaskProgressColumn(),)
-    bar = Progress(*columns, *share, console=console, transient=True, disable=not console.is_terminal)
+    shown = can_show() if show is None else show
+    bar = Progress(*columns, *share, console=Console(stderr=True), transient=True, disable=not shown)
     task = bar.add_task(label, total=total)
     timer = Timer(PATIENCE if patience is None else patience, bar.start)
     timer.daemon = True
