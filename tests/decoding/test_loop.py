@@ -322,6 +322,8 @@ def test_steps_keep_their_own_tokens():
 
 def test_the_cache_is_told_of_every_block_and_handed_to_the_model():
     class Recorder:
+        persistent = False
+
         def __init__(self):
             self.blocks = []
 

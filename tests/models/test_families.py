@@ -184,7 +184,7 @@ def test_blocks_are_a_fact_of_the_model() -> None:
     assert facts["sdar_tiny"].grid == facts["sdar_moe_tiny"].grid == BlockGrid(length=4)
     assert facts["llada2_tiny"].grid == BlockGrid(length=32)
     assert (facts["fast_dllm_v2_tiny"].grid, facts["fast_dllm_v2_tiny"].block_length) == (
-        BlockGrid(length=32),
+        BlockGrid(length=32, first_alone=True),
         8,
     )
 

@@ -123,8 +123,8 @@ def test_settings_of_base_reach_one_inside_another_sampler() -> None:
 def test_a_cache_of_one_block_is_refused_for_a_sampler_that_looks_further() -> None:
     config = GenerationConfig(cache="dual")
     with raises_field("cache", "dual", "KLASS", "cache='prefix'"):
-        config.new_cache(KLASS(), blocks=2)
-    assert config.new_cache(KLASS(), blocks=1) is not None
+        config.new_cache(KLASS(), INFO, blocks=2)
+    assert config.new_cache(KLASS(), INFO, blocks=1) is not None
 
 
 def test_dreams_own_base_ranks_by_what_the_filters_leave() -> None:

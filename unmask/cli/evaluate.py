@@ -152,7 +152,7 @@ def evaluate(
     summaries = []
     with _evaluator(model, cluster, runs[0], sampler, tasks.batch_size) as evaluate_samples:
         for one in runs:
-            named = one.folder if tasks.out else partial(one.name_folder, choice.sampler)
+            named = one.folder if tasks.out else partial(one.name_folder, choice.name)
             settings = {"out": named, "batch_size": tasks.batch_size, "overwrite": tasks.overwrite}
             summaries.append(_run(partial(evaluate_samples, **settings), one, sampler))
             if cluster.ray and one.task.runs_programs:

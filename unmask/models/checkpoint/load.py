@@ -169,7 +169,7 @@ def _load_other(source: str, device: str | torch.device, dtype: str | torch.dtyp
     if source.startswith(HF):
         from unmask.models.hf import load_hf
 
-        return load_hf(source.removeprefix(HF), device=place, dtype=_pick_dtype(dtype, place, {}))
+        return load_hf(source.removeprefix(HF), device=place, dtype=_pick_dtype(dtype, place, []))
     model = call_factory("model", source, load_from_file("model", source))
     if not callable(model) or not hasattr(model, "info"):
         remedy = "docs/adding-a-model.md has a complete one"
@@ -178,7 +178,7 @@ def _load_other(source: str, device: str | torch.device, dtype: str | torch.dtyp
         model.tokenizer = None  # as a checkpoint without a tokenizer
     if not isinstance(model, nn.Module):
         return model
-    model = model.to(place) if dtype == "auto" else model.to(place, _pick_dtype(dtype, place, {}))
+    model = model.to(place) if dtype == "auto" else model.to(place, _pick_dtype(dtype, place, []))
     return model.requires_grad_(False).eval()
 
 
