@@ -15,7 +15,7 @@ demo: $(VENV)/.installed
 	$(BIN)/unmask generate "Solve the equation: 3x + 5 = 20." --trace build/demo.jsonl
 	$(BIN)/unmask trace build/demo.jsonl --html build/demo.html
 
-test: check
+test: check $(VENV)/.browser
 	$(BIN)/pytest -q -n 2
 
 check: $(VENV)/.installed
@@ -36,6 +36,10 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python $(INSTALL) --constraint constraints.txt torch hatchling editables setuptools
 	$(BIN)/python $(INSTALL) --constraint constraints.txt --no-build-isolation --editable '.[$(EXTRAS)]'
+	touch $@
+
+$(VENV)/.browser: $(VENV)/.installed
+	$(BIN)/python tools/browser.py
 	touch $@
 
 # The newest versions of all packages, in a fresh environment.

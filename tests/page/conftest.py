@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,9 +12,9 @@ import torch
 
 import unmask
 from tests.serving.conftest import Running, listening
+from tools.browser import find
 from unmask.models.trunk import Trunk
 
-NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 LENGTH = 32
 PROMPT = "Multiply 19 by 13."
 
@@ -25,21 +24,16 @@ def driver() -> Any:
     return pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 
 
-def installed() -> str | None:
-    """Return the browser: UNMASK_TEST_BROWSER, one on the path, or None for playwright's own."""
-    found = (os.environ.get("UNMASK_TEST_BROWSER"), *map(shutil.which, NAMES))
-    return next((path for path in found if path), None)
-
-
 @pytest.fixture(scope="session")
 def browser(site: Running) -> Iterator[Any]:
     """A browser that closes before the server, which waits for its connections."""
     playwright = driver()
     with playwright.sync_playwright() as started:
         try:
-            opened = started.chromium.launch(executable_path=installed(), args=["--no-sandbox"])
+            opened = started.chromium.launch(executable_path=find(), args=["--no-sandbox"])
         except playwright.Error as error:
-            pytest.skip(f"no browser could be started: {str(error).splitlines()[0]}")
+            stop = pytest.fail if os.environ.get("CI") else pytest.skip
+            stop(f"no browser could be started: {str(error).splitlines()[0]}; run tools/browser.py")
         yield opened
         opened.close()
 

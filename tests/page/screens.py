@@ -14,9 +14,10 @@ from playwright.sync_api import sync_playwright
 from typer.testing import CliRunner
 
 import unmask
-from tests.page.conftest import PROMPT, Seen, ended, installed
+from tests.page.conftest import PROMPT, Seen, ended
 from tests.page.steps import cells, expect, scrub, to_end
 from tests.serving.conftest import Slow, listening
+from tools.browser import find
 from unmask.cli.app import app
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -35,7 +36,7 @@ def main() -> None:
     model = Slow(unmask.load("mini-llada"), SECONDS)
     config = unmask.GenerationConfig(max_new_tokens=64)
     with sync_playwright() as started:
-        browser = started.chromium.launch(executable_path=installed(), args=["--no-sandbox"])
+        browser = started.chromium.launch(executable_path=find(), args=["--no-sandbox"])
         with listening(model, model_name="mini-llada", config=config) as running:
             for scheme in ("light", "dark"):
                 for name, screen in SCREENS.items():
