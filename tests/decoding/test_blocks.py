@@ -88,12 +88,11 @@ def test_an_end_token_of_the_prompt_ends_no_text():
     assert not canvas.finished((38,)).any()
 
 
-@pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("name", kinds())
-def test_the_cache_is_exact_and_a_batch_equals_its_rows(family, name):
-    seed = crc32(f"{family} {name}".encode())
-    rows, sampler, own = prompts(seed, 3), make_sampler(name), model(family)
-    config = GenerationConfig(max_new_tokens=11, temperature=(0.0, 0.7)[seed % 2], seed=seed)
+def test_the_cache_is_exact_and_a_batch_equals_its_rows(name):
+    seed = crc32(name.encode())
+    rows, sampler, own = prompts(seed, 3), make_sampler(name), model(FAMILIES[seed % len(FAMILIES)])
+    config = GenerationConfig(max_new_tokens=9, temperature=(0.0, 0.7)[seed % 2], seed=seed)
     batch = generate(own, rows, sampler, config)
     assert generate(own, rows, sampler, replace(config, cache="none")) == batch
     assert [generate(own, [row], sampler, config)[0] for row in rows] == batch
@@ -124,7 +123,7 @@ def test_a_long_bound_costs_no_forwards(family):
     own = model(family)
     short, long = (
         generate(own, [[5, 6, 7]], SAMPLERS["first-mask"], GenerationConfig(max_new_tokens=bound, seed=1))[0]
-        for bound in (40, 400)
+        for bound in (20, 80)
     )
     assert long.token_ids[: len(short.token_ids)] == short.token_ids
     if short.finish == "eos":
@@ -132,7 +131,7 @@ def test_a_long_bound_costs_no_forwards(family):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("name", ["first-mask", "less", "klass", "llada2.1", "saber"])
+@pytest.mark.parametrize("name", ["less", "klass", "llada2.1"])
 def test_the_server_gives_every_request_what_it_gets_alone(family, name):
     own, rows = model(family), prompts(7, 5)
     engine = Engine(own, exact=False)
