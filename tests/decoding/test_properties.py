@@ -151,7 +151,7 @@ def cases(draw, max_rows: int = 3) -> Case:
 
 
 @every_sampler
-@settings(max_examples=14)
+@settings(max_examples=7)
 @given(case=cases())
 def test_every_sampler_ends_within_its_budget_and_leaves_no_mask(name, case):
     _, steps = case.trail(name)
@@ -175,7 +175,7 @@ def test_every_sampler_ends_within_its_budget_and_leaves_no_mask(name, case):
 
 
 @every_sampler
-@settings(max_examples=14)
+@settings(max_examples=7)
 @given(case=cases())
 def test_no_sampler_touches_the_prompt_or_a_token_that_is_there(name, case):
     canvas, steps = case.trail(name)
@@ -204,14 +204,14 @@ def test_no_sampler_touches_the_prompt_or_a_token_that_is_there(name, case):
 
 
 @every_sampler
-@settings(max_examples=22)
+@settings(max_examples=9)
 @given(case=cases(max_rows=4))
 def test_a_batch_of_n_equals_n_singles(name, case):
     assert_batch_equals_singles(name, case)
 
 
 @pytest.mark.parametrize("sampler", EAGER, ids=str)
-@settings(max_examples=30)
+@settings(max_examples=12)
 @given(case=cases(max_rows=4))
 def test_a_batch_of_n_equals_n_singles_where_rules_accept_often(sampler, case):
     assert_batch_equals_singles(sampler, case)
@@ -228,7 +228,7 @@ def assert_batch_equals_singles(sampler, case):
 
 
 @every_sampler
-@settings(max_examples=8)
+@settings(max_examples=4)
 @given(case=cases())
 def test_the_same_seed_gives_the_same_tokens(name, case):
     first, second = case.run(name), case.run(name)
@@ -250,7 +250,7 @@ def test_different_seeds_give_different_tokens_where_tokens_are_drawn(name):
 
 
 @every_plain_sampler
-@settings(max_examples=12)
+@settings(max_examples=6)
 @given(case=cases())
 def test_reusing_the_prediction_of_an_unchanged_canvas_changes_nothing_but_the_forwards(name, case):
     thrifty, lavish = case.run(name, reuse=True), case.run(name, reuse=False)
@@ -265,7 +265,7 @@ def test_reusing_the_prediction_of_an_unchanged_canvas_changes_nothing_but_the_f
 
 
 @every_plain_sampler
-@settings(max_examples=6)
+@settings(max_examples=3)
 @given(case=cases())
 def test_a_model_that_is_not_deterministic_is_asked_at_every_step(name, case):
     fickle = replace(case.model, deterministic=False, calls=[])
@@ -276,7 +276,7 @@ def test_a_model_that_is_not_deterministic_is_asked_at_every_step(name, case):
 
 
 @every_sampler
-@settings(max_examples=6)
+@settings(max_examples=3)
 @given(case=cases())
 def test_the_reported_evaluations_are_the_forwards_that_ran(name, case):
     model = replace(case.model, calls=[])
@@ -290,7 +290,7 @@ def test_the_reported_evaluations_are_the_forwards_that_ran(name, case):
 # the toy itself
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(case=cases())
 def test_the_toy_gives_a_padded_row_the_logits_of_the_row_alone(case):
     canvas, _ = case.trail("base")

@@ -34,14 +34,14 @@ PLAIN = {name: SAMPLERS[name] for name in KINDS if SAMPLERS[name].needs.speculat
 
 @pytest.mark.parametrize("order", ["surest", "first"])
 @pytest.mark.parametrize("name", sorted(PLAIN))
-@settings(max_examples=8)
+@settings(max_examples=3)
 @given(case=cases())
 def test_every_sampler_takes_the_same_steps(name: str, order: str, case: Case) -> None:
     assert_lossless(Speculative(PLAIN[name], guess=order), case)
 
 
 @pytest.mark.parametrize("sampler", EAGER, ids=str)
-@settings(max_examples=20)
+@settings(max_examples=8)
 @given(case=cases())
 def test_rules_that_accept_often_take_the_same_steps(sampler: Sampler, case: Case) -> None:
     assert_lossless(Speculative(sampler, rows=6), case)

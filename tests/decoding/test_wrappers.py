@@ -39,7 +39,7 @@ def ends_last(sampler) -> bool:
 
 @every_wrapper
 @every_sampler
-@settings(max_examples=3)
+@settings(max_examples=2)
 @given(case=cases())
 def test_every_wrapped_sampler_ends_leaves_no_mask_and_keeps_the_given_tokens(wrapper, name, case):
     sampler = WRAPPERS[wrapper](SAMPLERS[name])
@@ -53,7 +53,7 @@ def test_every_wrapped_sampler_ends_leaves_no_mask_and_keeps_the_given_tokens(wr
 
 @every_wrapper
 @every_sampler
-@settings(max_examples=4)
+@settings(max_examples=2)
 @given(case=cases(max_rows=3))
 def test_a_batch_of_n_equals_n_singles(wrapper, name, case):
     assert_batch_equals_singles(WRAPPERS[wrapper](SAMPLERS[name]), case)
@@ -65,7 +65,7 @@ def every_value(test):
 
 
 @every_value
-@settings(max_examples=6)
+@settings(max_examples=3)
 @given(case=cases())
 def test_no_end_token_is_written_while_a_mask_to_its_left_stays(sampler, case):
     canvas, steps = case.trail(EndLast(named(sampler)))
@@ -79,7 +79,7 @@ def test_no_end_token_is_written_while_a_mask_to_its_left_stays(sampler, case):
 
 
 @every_value
-@settings(max_examples=4)
+@settings(max_examples=2)
 @given(case=cases())
 def test_no_two_commits_of_a_step_are_closer_than_the_gap(sampler, case):
     if ends_last(named(sampler)):
@@ -92,7 +92,7 @@ def test_no_two_commits_of_a_step_are_closer_than_the_gap(sampler, case):
 
 
 @every_sampler
-@settings(max_examples=6)
+@settings(max_examples=3)
 @given(case=cases())
 def test_without_end_tokens_the_end_rule_changes_nothing(name, case):
     model = replace(case.model, eos_ids=())
