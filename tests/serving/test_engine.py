@@ -151,7 +151,7 @@ def no_complaints() -> Iterator[None]:
     assert told == []
 
 
-@settings(max_examples=70)
+@settings(max_examples=35)
 @given(
     mix=mixes(),
     rows=st.integers(2, 8),
@@ -181,7 +181,7 @@ def test_real_models_give_every_sampler_the_tokens_of_a_run_alone(name: str) -> 
                 stop=dice.choice([(), ("t",)]),
             ),
         )
-        for number, sampler in enumerate(SERVED)
+        for number, sampler in enumerate(SERVED[len(name) % 2 :: 2])
     ]
     with Engine(model, Limits(max_rows=8)) as engine:
         together = answers(engine, mix)

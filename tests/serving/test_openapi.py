@@ -14,7 +14,7 @@ from unmask.serving import Limits
 
 schemathesis = pytest.importorskip("schemathesis")
 
-EXAMPLES = 150  # of every route, good and bad
+EXAMPLES = 70  # of every route, good and bad
 ROUTES = {
     "/v1/chat/completions": "POST",
     "/v1/completions": "POST",

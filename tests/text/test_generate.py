@@ -50,18 +50,21 @@ def without_tokenizer(name: str) -> Trunk:
     return load(GOLDENS / name, device="cpu", dtype="float32")
 
 
-def singles(model: Trunk, sampler: Any, config: GenerationConfig) -> list[Generation]:
-    seeds = config.seeds(len(PROMPTS))
+def singles(
+    model: Trunk, sampler: Any, config: GenerationConfig, part: slice = slice(None)
+) -> list[Generation]:
+    seeds = config.seeds(len(PROMPTS[part]))
     return [
         generate(model, [prompt], sampler, replace(config, seed=seed))[0]
-        for prompt, seed in zip(PROMPTS, seeds, strict=True)
+        for prompt, seed in zip(PROMPTS[part], seeds, strict=True)
     ]
 
 
 @pytest.mark.parametrize("name", kinds())
-def test_a_batch_of_eight_equals_eight_single_calls(model: Trunk, name: str) -> None:
+def test_a_batch_equals_single_calls(model: Trunk, name: str) -> None:
     config, sampler = short(model), SAMPLERS[name]
-    assert generate(model, PROMPTS, sampler, config) == singles(model, sampler, config)
+    part = slice(len(name) % 4, None, 2)  # not the same prompts for all
+    assert generate(model, PROMPTS[part], sampler, config) == singles(model, sampler, config, part)
 
 
 @pytest.mark.parametrize(
@@ -189,16 +192,17 @@ def test_a_prompt_that_just_fits_is_taken() -> None:
 @pytest.mark.parametrize("prompt", ["text", CHAT, tuple(CHAT), [1, 2, 3], (1, 2, 3)], ids=repr)
 def test_one_prompt_returns_one_output_and_a_list_of_one_a_list(prompt: Any) -> None:
     model = saying("x")
-    one = generate(model, prompt)
+    one = generate(model, prompt, max_new_tokens=4)
     assert isinstance(one, Generation)
-    assert generate(model, [prompt]) == [one]
-    assert generate(model, (prompt, prompt)) == [one, one]
+    assert generate(model, [prompt], max_new_tokens=4) == [one]
+    assert generate(model, (prompt, prompt), max_new_tokens=4) == [one, one]
 
 
 @pytest.mark.parametrize("batch", [["text"], [CHAT], [[1, 2]], ["a", CHAT, [1, 2]], [[1], [2]]], ids=repr)
 def test_a_list_of_prompts_returns_a_list(batch: Any) -> None:
     model = saying("x")
-    assert generate(model, batch) == [generate(model, prompt) for prompt in batch]
+    singles = [generate(model, prompt, max_new_tokens=4) for prompt in batch]
+    assert generate(model, batch, max_new_tokens=4) == singles
 
 
 def test_one_prompt_is_refused_where_a_batch_is_prepared() -> None:
