@@ -57,7 +57,7 @@ def beginning(names: object, start: str) -> list[str]:
                                                   "less,first-mask-always"]),
         (("chat", "-m", "mini"), list(MODELS)),
         (("serve", "mini-d"), ["mini-dream"]),
-        (("generate", "--cache", ""), ["prefix", "dual", "none"]),
+        (("generate", "--cache", ""), ["prefix", "dual", "append", "none"]),
         (("generate", "--block-length", "a"), ["auto"]),
         (("generate", "--end-tokens", "l"), ["last"]),
         (("eval", "gsm"), ["gsm8k"]),

@@ -22,7 +22,7 @@ from unmask.models.llada import LLaDA
 from unmask.plugins import plugins
 
 PAGE = Path(__file__).parents[2] / "docs" / "adding-a-model.md"
-SOURCE = programs(PAGE.read_text(encoding="utf-8"))[0].partition("\n\nmodel = ")[0]
+SOURCE = next(iter(programs(PAGE.read_text(encoding="utf-8")))).partition("\n\nmodel = ")[0]
 
 
 class Mine(LLaDA):

@@ -151,9 +151,14 @@ def grouped_product(x: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
     return product
 
 
-@torch.compiler.disable  # type: ignore[untyped-decorator, unused-ignore]
 def looped_product(x: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
     """Compute `grouped_product` expert by expert; it waits for the device."""
+    # not as a decorator: that would import the compiler with the package
+    looped: Tensor = torch.compiler.disable(_loop)(x, weight, ends)
+    return looped
+
+
+def _loop(x: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
     parts = x.tensor_split(ends[:-1].long().cpu())
     products = [F.linear(part, matrix) for part, matrix in zip(parts, weight, strict=True) if len(part)]
     return torch.cat(products)

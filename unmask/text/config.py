@@ -98,7 +98,7 @@ class GenerationConfig(ConfigFields):
             whole("refresh_every", self.refresh_every, 1)
             if self.cache not in RECOMPUTE:
                 remedy = "set cache='prefix' or cache='dual'"
-                raise FieldError("refresh_every", self.refresh_every, "needs an approximate cache", remedy)
+                raise FieldError("refresh_every", self.refresh_every, "needs a cache", remedy)
 
     def _check_room(self, new_tokens: int) -> None:
         if self.min_new_tokens > new_tokens:

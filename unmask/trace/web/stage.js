@@ -8,6 +8,8 @@ import { Player } from "./player.js";
 import { cuesOf } from "./signals.js";
 import { verdict } from "./verdict.js";
 
+const touch = matchMedia("(pointer: coarse)");
+
 export class Stage {
   constructor(root) {
     this.player = new Player((at) => this.#show(at));
@@ -25,8 +27,8 @@ export class Stage {
 
   /** Show these runs from their first frame on; `live`: they will grow. */
   show(runs, { live = false, play = true } = {}) {
-    const act = { inspect: (index) => this.#inspect(index), seek: (at) => this.player.seek(at) };
-    this.panels = runs.map((run) => new Panel(run, act));
+    const seek = (at) => this.player.seek(at);
+    this.panels = runs.map((run, number) => new Panel(run, { inspect: (index) => this.#point(index, number), seek }));
     this.row.replaceChildren(...this.panels.map((panel) => panel.element));
     this.view.classList.toggle("two", runs.length > 1);
     this.#marks = null;
@@ -57,6 +59,12 @@ export class Stage {
     const cues = this.#cues();
     for (const panel of this.panels) panel.show(at, this.#marks, cues);
     this.#inspect(this.#inspected);
+  }
+
+  /** Inspect a position that the user points at; on a phone its details may be below the screen. */
+  #point(index, number) {
+    this.#inspect(index);
+    if (touch.matches) this.panels[number].inspector.element.scrollIntoView({ block: "nearest" });
   }
 
   #inspect(index) {
