@@ -272,6 +272,7 @@ class Needs:
         carry: Numbers per column that it hands back in Decision.carry.
         whole_blocks: A text ends only when its block is complete, because its end may be edited away.
         extra_steps: Steps that a block may take beyond one per column.
+        ends_last: It never writes an end token while a mask to its left stays, so no part of a decision may.
     """
 
     top_k: int = 2
@@ -288,6 +289,7 @@ class Needs:
     carry: int = 0
     whole_blocks: bool = False
     extra_steps: int = 0
+    ends_last: bool = False
 
 
 class Sampler(Protocol):

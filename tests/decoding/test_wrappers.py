@@ -6,11 +6,12 @@ from dataclasses import dataclass, replace
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 
 from tests.decoding.test_properties import (
     EAGER,
     KINDS,
+    Case,
     assert_batch_equals_singles,
     cases,
     every_sampler,
@@ -18,8 +19,8 @@ from tests.decoding.test_properties import (
 )
 from tests.raises import raises_field
 from tests.test_samplers import sure
-from tests.toy import committed, drawing, observe
-from unmask import KLASS, LESS, SAMPLERS, Base, EndLast, Prophet, Spaced, Threshold
+from tests.toy import Toy, committed, drawing, observe
+from unmask import KLASS, LESS, SAMPLERS, Base, EndLast, Prophet, Selection, Spaced, Threshold
 from unmask.samplers.wrapper import inner, kind
 from unmask.types import Decision, Needs, Observation
 
@@ -67,6 +68,19 @@ def every_value(test):
 @every_value
 @settings(max_examples=3)
 @given(case=cases())
+@example(
+    case=Case(  # part of a decision would be a guess that writes an end token early
+        model=Toy(vocab_size=12, seed=776, mask_id=11, eos_ids=(0,), lead=16.0, drift=0.0, holes=True),
+        prompts=((8,), (7, 6, 4, 7, 5)),
+        filled=({}, {}),
+        length=12,
+        steps=7,
+        block_length=None,
+        stop_at_eos=False,
+        selection=Selection(),
+        seeds=(0, 1),
+    )
+)
 def test_no_end_token_is_written_while_a_mask_to_its_left_stays(sampler, case):
     canvas, steps = case.trail(EndLast(named(sampler)))
     before = canvas.tokens[:, canvas.start :]

@@ -83,7 +83,16 @@ def check_needs(sampler: Sampler) -> None:
     whole(f"{name}.carry", needs.carry, 0)
     whole(f"{name}.extra_steps", needs.extra_steps, 0)
     whole(f"{name}.attention", needs.attention, 0)
-    for field_name in ("logits", "gather_logits", "span", "noise", "revoke", "shadow", "whole_blocks"):
+    for field_name in (
+        "logits",
+        "gather_logits",
+        "span",
+        "noise",
+        "revoke",
+        "shadow",
+        "whole_blocks",
+        "ends_last",
+    ):
         flag(f"{name}.{field_name}", getattr(needs, field_name))
     if needs.shadow and needs.attention:
         raise FieldError(f"{name}.attention", needs.attention, "must be 0 where shadow is True")

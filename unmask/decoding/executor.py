@@ -68,7 +68,11 @@ class Executor:
         head = self.model.head_weight if has_head(self.model) else None
         self.head = head if head is not None and self.needs_few_logits(head) else None
         speculation = self.sampler.needs.speculation
-        self.speculator = None if speculation is None else Speculator(speculation)
+        if speculation is not None:
+            last_ids = info.eos_ids if self.sampler.needs.ends_last else ()
+            self.speculator = Speculator(speculation, info.mask_id, last_ids)
+        else:
+            self.speculator = None
 
     def look(self, rows: Rows, window: slice, block: Block) -> Todo:
         """Return what is left to decode: the one place where the host waits for the device.

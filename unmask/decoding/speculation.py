@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from unmask.decoding.canvas import NO_TOKEN, Canvas
+from unmask.decoding.canvas import NO_TOKEN, Canvas, is_any
 from unmask.decoding.observe import Outcome
 from unmask.decoding.rows import Rows
 from unmask.decoding.turns import Todo
@@ -25,6 +25,8 @@ class Speculator:
     """The guesses of a batch and their predictions, until the next block."""
 
     speculation: Speculation
+    mask_id: int
+    last_ids: tuple[int, ...] = ()  # tokens that no part of a decision writes with a mask to their left
     canvas: Tensor | None = None  # [B, N] the real one
     tokens: Tensor | None = None  # [B, R, N] the guessed canvases
     predictions: Prediction | None = None  # of R * B rows, guess by guess
@@ -100,7 +102,8 @@ class Speculator:
         guessed = self.tokens[..., window]
         filled = guessed != self.canvas[:, None, window]
         agrees = (decision.commit[:, None] & (guessed == decision.tokens[:, None])) | ~filled
-        size = filled.sum(-1) * agrees.all(-1)
+        early = is_any(guessed, self.last_ids) & filled & ((guessed == self.mask_id).cumsum(-1) > 0)
+        size = filled.sum(-1) * agrees.all(-1) * ~early.any(-1)
         largest = size.argmax(-1)[:, None, None].expand(-1, 1, filled.shape[-1])
         inside = filled.gather(1, largest)[:, 0] | (size.amax(-1) == 0)[:, None]
         return outcome._replace(decision=replace(decision, commit=decision.commit & inside))

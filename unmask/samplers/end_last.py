@@ -13,7 +13,7 @@ from torch import Tensor
 from unmask.decoding.canvas import is_any
 from unmask.samplers import policies
 from unmask.samplers.wrapper import Wrapper
-from unmask.types import Decision, Observation
+from unmask.types import Decision, Needs, Observation
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +28,10 @@ class EndLast(Wrapper):
     Attributes:
         sampler: The sampler whose end tokens wait.
     """
+
+    @property
+    def needs(self) -> Needs:
+        return replace(self.sampler.needs, ends_last=True)
 
     def decide(self, obs: Observation) -> Decision:
         first = self.sampler.decide(obs)

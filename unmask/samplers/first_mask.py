@@ -71,6 +71,7 @@ class FirstMask:
             logits=jsd and revoke,  # a revocation reads full logits, which few logits would replace
             revoke=revoke,
             carry=int(revoke),
+            ends_last=True,
         )
 
     def decide(self, obs: Observation) -> Decision:
