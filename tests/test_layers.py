@@ -24,6 +24,7 @@ MAY_IMPORT = {  # room -> the rooms and modules of unmask that it may know
     "samplers.about": WORDS | {"samplers", "types"},
     "text": CORE,
     "models": BOTTOM | {"models"},
+    "models.diffusion_gemma": BOTTOM | {"decoding"},
     "fast": BOTTOM | {"decoding", "models", "fast"},
     "fast.kernels": {"fast.kernels"},
     "fast.warm_up": CORE | {"fast"},
