@@ -24,6 +24,7 @@ from unmask.models import random_checkpoint
 from unmask.models.trunk import Trunk
 from unmask.serving import Engine
 from unmask.trace import count, read_trace, replay
+from unmask.types import Sampler
 
 SIZES = {
     "vocab_size": 512,
@@ -102,6 +103,16 @@ def call(*arguments: object) -> str:
     return result.stdout
 
 
+def served(own: Trunk, prompts: list[str], sampler: Sampler, config: GenerationConfig) -> list[str]:
+    engine = Engine(own)
+    engine.start()
+    try:
+        jobs = [engine.submit(prompt, sampler, config) for prompt in prompts]
+        return [job.result(timeout=60).text for job in jobs]
+    finally:
+        engine.close()
+
+
 @every_family
 def test_a_batch_a_stream_and_the_server_write_what_one_prompt_gets_alone(family: str) -> None:
     own, sampler = model(family), make_sampler(PRESETS[family])
@@ -111,13 +122,7 @@ def test_a_batch_a_stream_and_the_server_write_what_one_prompt_gets_alone(family
         chunks = list(stream(own, prompt, sampler, SHORT))
         assert "".join(chunk.text for chunk in chunks) == answer.text
         assert chunks[-1].generation == answer
-    engine = Engine(own)
-    engine.start()
-    try:
-        jobs = [engine.submit(prompt, sampler, SHORT) for prompt in PROMPTS]
-        assert [job.result(timeout=60).text for job in jobs] == [answer.text for answer in batch]
-    finally:
-        engine.close()
+    assert served(own, PROMPTS, sampler, SHORT) == [answer.text for answer in batch]
 
 
 @every_family
@@ -149,6 +154,7 @@ def test_rows_do_not_depend_on_each_other(family: str, config: GenerationConfig)
     batch = generate(own, prompts, sampler, config)
     assert [generate(own, [prompt], sampler, config)[0] for prompt in prompts] == batch
     assert generate(own, prompts, sampler, replace(config, cache="none")) == batch
+    assert served(own, prompts, sampler, config) == [answer.text for answer in batch]
 
 
 @every_block_family
