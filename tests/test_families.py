@@ -104,7 +104,7 @@ def call(*arguments: object) -> str:
 
 
 def served(own: Trunk, prompts: list[str], sampler: Sampler, config: GenerationConfig) -> list[str]:
-    engine = Engine(own)
+    engine = Engine(own, exact=True)  # else rounding may change a text
     engine.start()
     try:
         jobs = [engine.submit(prompt, sampler, config) for prompt in prompts]
