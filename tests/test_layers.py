@@ -26,6 +26,7 @@ MAY_IMPORT = {  # room -> the rooms and modules of unmask that it may know
     "progress": set(),
     "text": CORE | {"__version__", "progress", "trace"},
     "models": BOTTOM | {"models", "plugins"},
+    "models.diffusion_gemma": BOTTOM | {"decoding"},
     "fast": BOTTOM | {"decoding", "models", "fast"},
     "fast.kernels": {"fast.kernels"},
     "fast.warm_up": CORE | {"fast"},

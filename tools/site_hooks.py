@@ -24,7 +24,7 @@ API = {  # the pages of the reference: package, and the modules whose names it s
         for name in ("canvas", "plan", "loop", "options", "result", "cache", "guidance", "executor", "bans")
     ],
     "samplers": ["unmask.samplers", "unmask.samplers.signals", "unmask.samplers.policies"],
-    "models": ["unmask.models", "unmask.models.hf"],
+    "models": ["unmask.models", "unmask.models.hf", "unmask.models.diffusion_gemma"],
     "text": [f"unmask.text.{name}" for name in ("config", "generate", "stream", "infill", "gaps", "prompts")],
     "fast": ["unmask.fast.compile", "unmask.fast.warm_up"],
     "trace": ["unmask.trace"],

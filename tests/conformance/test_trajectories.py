@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.conformance import blocks, golden, references
+from tests.conformance import blocks, golden, references, test_diffusion_gemma
 from tests.conftest import golden_folders
 from unmask import Guided, Options, Prophet, denoise, plan
 from unmask.decoding.cache import BlockCache
@@ -48,7 +48,8 @@ FLAGS = {"sig_persist": "persistence", "sig_accept": "eligible", "sig_ready": "e
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     folders = golden_folders(metafunc.config)
-    runs = [run for run in golden.runs(folders) if run.case["sampler"] not in blocks.BUILDERS]
+    others = {*blocks.BUILDERS, test_diffusion_gemma.SAMPLER}
+    runs = [run for run in golden.runs(folders) if run.case["sampler"] not in others]
     if "padded_run" in metafunc.fixturenames:
         name, runs = "padded_run", [run for run in runs if run.batch > 1]
     elif "unfinished_run" in metafunc.fixturenames:

@@ -121,7 +121,8 @@ def _text(read: Trace, row: int) -> str:
     from unmask.trace import replay
 
     header = read.header
-    runs = groupby(replay(read)[row][header.start :], key=lambda token: token in header.end_ids)
+    first = header.canvas[row].index(header.mask_id) if header.mask_id in header.canvas[row] else header.start
+    runs = groupby(replay(read)[row][first:], key=lambda token: token in header.end_ids)
     return "".join(END if ends else "".join(_spell(read, token) for token in run) for ends, run in runs)
 
 

@@ -96,7 +96,8 @@ class Executor:
                 if self.cache.persistent:  # a row that idles in this block may go on in the next
                     wanted = rows.unfinished(block)
                     count = int(wanted.sum())
-                self.keep_rows(self.pick(wanted, count), len(wanted))
+                if self.model.info.separable:
+                    self.keep_rows(self.pick(wanted, count), len(wanted))
         if todo.num_fresh and rows.canvas.tokens.is_cuda:
             self.launched = self.forward(rows, window, todo)
         return todo

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
+from itertools import pairwise
 
 import torch
 import torch.nn.functional as F
@@ -78,6 +79,7 @@ def log_likelihoods(
     """
     whole("draws", draws, 1)
     total = [0.0] * len(pairs)
+    pairs, answer_of = _by_blocks(model, pairs)
     for places in _batches(model, pairs, batch_size):
         masks = [draw_masks(len(pairs[i].answer), draws, pairs[i].seed(seed, paired=paired)) for i in places]
         owner = [i for i, mask in zip(places, masks, strict=True) for _ in mask.weight]
@@ -88,7 +90,7 @@ def log_likelihoods(
             rows = slice(first, first + size)
             losses = _losses(model, [pairs[i] for i in owner[rows]], masked[rows], guidance)
             for i, loss in zip(owner[rows], (losses * weight[rows]).tolist(), strict=True):
-                total[i] -= loss
+                total[answer_of[i]] -= loss
     return total
 
 
@@ -99,12 +101,33 @@ def greedily_decoded(
 
     It costs a forward per token of the answer, and stops at the first token that differs.
     """
-    same = [False] * len(pairs)
+    same = [True] * len(pairs)
+    pairs, answer_of = _by_blocks(model, pairs)
     for places in _batches(model, pairs, batch_size):
         equals = _greedy(model, [pairs[i] for i in places], guidance)
         for i, equal in zip(places, equals, strict=True):
-            same[i] = equal
+            same[answer_of[i]] &= equal
     return same
+
+
+def _by_blocks(model: TextModel, pairs: Sequence[Pair]) -> tuple[Sequence[Pair], Sequence[int]]:
+    """Return the pairs to score, and the number of the pair that each is a part of.
+
+    A model that attends block by block has seen masks in a text's last block alone. So an answer is cut where
+    blocks end, and each part is scored after the whole text before it.
+    """
+    grid = model.info.grid
+    if grid is None:
+        return pairs, range(len(pairs))
+    parts, numbers = list[Pair](), list[int]()
+    for number, pair in enumerate(pairs):
+        pair.check(model)
+        lead = len(pair.context) % grid.length if grid.origin == "row" else 0
+        ends = [*range(grid.length - lead, len(pair.answer), grid.length), len(pair.answer)]
+        for first, last in pairwise([0, *ends]):
+            parts.append(Pair(pair.context + pair.answer[:first], pair.answer[first:last]))
+            numbers.append(number)
+    return parts, numbers
 
 
 def draw_masks(length: int, draws: int, seed: int) -> Masks:
@@ -140,15 +163,20 @@ def _batches(model: TextModel, pairs: Sequence[Pair], batch_size: int) -> Iterat
 
 def _canvas(model: TextModel, pairs: Sequence[Pair]) -> tuple[Canvas, Tensor]:
     """Return the contexts followed by masks, and the answers that the masks hide, [B, l]."""
-    answers = torch.tensor([pair.answer for pair in pairs], device=device_of(model))
+    answers, info = torch.tensor([pair.answer for pair in pairs], device=device_of(model)), model.info
+    contexts, length = [pair.context for pair in pairs], answers.shape[1]
+    on_columns = info.grid is not None and info.grid.origin == "canvas"  # then answers begin with a block
     canvas = blank(
-        [pair.context for pair in pairs],
-        answers.shape[1],
-        mask_id=model.info.mask_id,
-        pad_id=model.info.pad_id,
+        contexts,
+        length,
+        mask_id=info.mask_id,
+        pad_id=info.pad_id,
+        grid=info.grid if on_columns else None,
         device=answers.device,
     )
-    return canvas, answers
+    real = slice(0, canvas.start + length)
+    attend = None if canvas.attend is None else canvas.attend[:, real]
+    return replace(canvas, tokens=canvas.tokens[:, real], attend=attend), answers
 
 
 def _losses(model: TextModel, pairs: Sequence[Pair], masked: Tensor, guidance: float) -> Tensor:

@@ -73,11 +73,21 @@ class GraphRunner:
     @torch.no_grad()
     def run(self, tokens: Tensor, attend: Tensor | None, columns: slice, cache: Cache | None) -> Sum:
         """Run all layers on some columns, as `Trunk.run_layers` does."""
+        if not captures(cache):
+            with self.model.uncompiled():
+                return self.model.run_layers(tokens, attend, columns, cache)
         return self._begin(tokens, attend, columns, cache)()
 
     @torch.no_grad()
-    def submit(self, tokens: Tensor, attend: Tensor | None, window: slice, cache: Cache | None) -> Pending:
-        """Start the first layers of a forward and return a handle to finish it. Dropping it costs nothing."""
+    def submit(
+        self, tokens: Tensor, attend: Tensor | None, window: slice, cache: Cache | None
+    ) -> Pending | None:
+        """Start the first layers of a forward and return a handle to finish it. Dropping it costs nothing.
+
+        Return None if the forward cannot be captured.
+        """
+        if not captures(cache):
+            return None
         model, need = self.model, self.model.predicting(window)
         columns = model.columns(tokens, need, cache)
         rest = self._begin(tokens, attend, columns, cache)
@@ -101,7 +111,9 @@ class GraphRunner:
         width = -(-n // self.bucket) * self.bucket
         whole = columns == slice(0, n)
         store = None if cache is None else self._store(cache, rows, n, width, whole=whole)
-        running = slice(0, width) if whole else columns
+        # on a grid, a forward without a cache stops behind its block; multiples of `bucket` need few graphs
+        ends = min(width, -(-columns.stop // self.bucket) * self.bucket)
+        running = slice(0, ends) if whole or cache is None else columns
         index = self._index(running, tokens.device)
         real = self._attend(attend, tokens, width)
         key = GraphKey(rows, width, len(index), real is not None, cache is not None, self.model.info.grid)
@@ -152,8 +164,7 @@ class GraphRunner:
 
     def _store(self, cache: Cache, rows: int, n: int, width: int, *, whole: bool) -> StaticKV:
         """Return the KV store of a shape, holding the keys and values of this cache."""
-        if not isinstance(cache, BlockCache):
-            raise ValueError(f"a compiled model needs a BlockCache, got {type(cache).__name__}")
+        assert isinstance(cache, BlockCache), "captures() lets no other cache pass"
         store = self.stores.get((rows, width))
         if store is None:
             store = self.stores[rows, width] = StaticKV.empty(self.model, rows, width)
@@ -250,6 +261,15 @@ class CapturedForward:
         else:
             self._run_rest()
         return self.output.x, self.output.change
+
+
+def captures(cache: Cache | None) -> bool:
+    """Whether a forward with this cache can be captured.
+
+    A graph is bound to the shapes of its keys and values. Those of an AppendCache grow from block to block,
+    and those of rows with guesses or in a server lie in several places: such forwards run as plain ones.
+    """
+    return cache is None or isinstance(cache, BlockCache)
 
 
 def write_columns(

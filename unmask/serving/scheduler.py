@@ -96,7 +96,7 @@ def run_forward(model: MaskedLM, requests: Sequence[RunningRequest], device: tor
         scale = torch.tensor(scales, dtype=torch.float32, device=device)[:, None, None]
         given = torch.zeros_like(canvas.tokens, dtype=torch.bool)
         for i, (row, shift) in enumerate(zip(rows, shifts, strict=True)):
-            given[i, shift:] = row.given
+            given[i, shift:] = row.given[: row.length]
         model = Guided(model, scale, given)
     output = run_model(model, canvas, window, cache)
     for request, each, own in zip(requests, output, windows, strict=False):

@@ -225,7 +225,9 @@ class GenerationConfig(ConfigFields):
         if self.cache not in (None, "append", "none"):
             problem = "is approximate, and this model has an exact cache"
             raise FieldError("cache", self.cache, problem, "leave it out")
-        whole_canvas = sampler.needs.span or extra_needs(sampler) is not None
+        whole_canvas = (
+            sampler.needs.span or extra_needs(sampler) is not None or self.next_block_at is not None
+        )
         if self.cache == "append" and whole_canvas:
             problem = f"runs one block, but {type(sampler).__name__} looks at the whole canvas"
             raise FieldError("cache", self.cache, problem, "leave it out")

@@ -146,6 +146,7 @@ def prepare_infill(
     is_model(model)
     check_settings(sampler, config)
     _check_config(config)
+    _check_attention(model)
     sheet = lay_out(model, read_gaps(text), special_tokens=special_tokens)
     settings = replace(config, stop_at_eos=False)  # an end token ends its gap, not the text
     canvas = Canvas(sheet.tokens[None], None, sheet.gaps[0].start, model.info.mask_id)
@@ -234,6 +235,15 @@ def _read(model: TextModel, sheet: Sheet, tokens: list[int], seed: int, cost: Co
         seed=seed,
         **asdict(cost),
     )
+
+
+def _check_attention(model: TextModel) -> None:
+    """Raise if a gap could not see the text behind it."""
+    grid = model.info.grid
+    if grid is not None:
+        name = type(model).__name__
+        problem = f"must see the text behind a gap, but it attends by blocks of {grid.length}"
+        raise FieldError("model", name, problem, "use generate, or a model with full attention such as LLaDA")
 
 
 def _check_config(config: GenerationConfig) -> None:
