@@ -1,5 +1,6 @@
 """The names of `import unmask`. The package imports this module with the first of them that is used."""
 
+from unmask.constraints.language import Choice, JSONSchema, Regex
 from unmask.decoding.cache import BlockCache
 from unmask.decoding.canvas import Canvas, blank
 from unmask.decoding.draw import RowNoise, Selection
@@ -50,6 +51,7 @@ __all__ = [
     "Base",
     "BlockCache",
     "Canvas",
+    "Choice",
     "Chunk",
     "Credit",
     "Dawn",
@@ -64,10 +66,12 @@ __all__ = [
     "Guided",
     "Hierarchy",
     "Infilling",
+    "JSONSchema",
     "LESSReleased",
     "LocalLeap",
     "Options",
     "Prophet",
+    "Regex",
     "Result",
     "RowNoise",
     "Saber",

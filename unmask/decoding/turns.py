@@ -62,7 +62,7 @@ def turns(rows: Rows, plan: Plan, look: Look) -> Iterator[Turn]:
         rows.let_blocks_overlap(plan.overlap)
     for number, block in enumerate(plan.blocks):
         window = plan.columns if rows.needs.span else block.columns
-        rows.start_block()
+        rows.start_block(window)
         todo = look(rows, window, block)
         started = (todo.active if plan.overlap is None else todo.masked).sum(-1)
         clock = Clock(0, block.budget, 0.0, 0.0)
@@ -72,11 +72,13 @@ def turns(rows: Rows, plan: Plan, look: Look) -> Iterator[Turn]:
             index += 1
             yield Turn(index, number, block, window, todo, started, clock)
             todo = look(rows, window, block)
-        if todo.num_running and rows.options.fill_leftovers:
+        while todo.num_running and rows.options.fill_leftovers:
             if plan.overlap is not None:
                 todo = todo._replace(active=todo.masked)
             yield Turn(index, number, block, window, todo, started, clock, leftover=True)
-            look(rows, window, block)  # raises if the last logits were not finite
+            todo = look(rows, window, block)  # raises if the last logits were not finite
+            if not rows.constrained:  # else some tokens wait, because they do not fit the others
+                break
 
 
 def clocks(block: Block, plan: Plan, schedule: ScheduleName) -> Iterator[Clock]:

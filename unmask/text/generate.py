@@ -20,6 +20,7 @@ from unmask.decoding.rows import Stop
 from unmask.errors import FieldError, token_ids, whole
 from unmask.samplers.less import LESS
 from unmask.text.config import GenerationConfig
+from unmask.text.constrain import constrain
 from unmask.text.end_of_text import Ending, StopWatch
 from unmask.text.prompts import Prompt, device_of, encode_prompts, find_tokenizer
 from unmask.types import Counts, MaskedLM, Sampler, Step
@@ -129,13 +130,14 @@ def generate(
     is_model(model)
     check_settings(sampler, config)
     encoded = encode_prompts(model, prompts, config.new_tokens(model.info))
-    seeds = config.seeds(len(encoded))
+    seeds, constraints = config.seeds(len(encoded)), config.constraints(len(encoded))
     size = len(encoded) if batch_size is None else batch_size
     whole("batch_size", size, 1)
     generations: list[Generation] = []
     for first in range(0, len(encoded), size):
         since, rows = perf_counter(), slice(first, first + size)
-        batch = prepare(model, encoded[rows], sampler, replace(config, seed=seeds[rows]))
+        settings = replace(config, seed=seeds[rows], constraint=constraints[rows])
+        batch = prepare(model, encoded[rows], sampler, settings)
         generations += batch.read(batch.steps, since=since)
     return generations
 
@@ -158,6 +160,7 @@ def prepare(
     )
     ending = Ending(find_tokenizer(model), info.mask_id, info.eos_ids, config.stop)
     run = prepare_run(model, canvas, sampler, blocks, config)
+    run = replace(run, bans=constrain(run.bans, model, canvas, config))
     if config.stop:
         run = replace(run, stop=StopWatch(ending, canvas.start, len(encoded)))
     return Prepared(run, ending, tuple(map(len, encoded)), config.stop_at_eos, info.vocab_size)
