@@ -15,6 +15,7 @@ from unmask.errors import FieldError, flag
 MAX_PATTERN = 20_000  # characters of a pattern or of a schema
 MAX_CHOICES = 1000
 OTHER = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]", re.DOTALL)  # escapes and sets of characters
+ESCAPE = re.compile(r"\\.", re.DOTALL)
 ANCHOR = re.compile(r"[\^$]")
 
 
@@ -33,7 +34,7 @@ class Regex(Constraint):
     r"""Hold a text to a regular expression: the whole text matches, as with `re.fullmatch`.
 
     Use it as `GenerationConfig(constraint=Regex(r"\d{3}-\d{4}"))`. Lookaround, backreferences and word
-    boundaries are not regular in this sense and are refused.
+    boundaries are refused; `\d` stands for 0 to 9.
 
     Attributes:
         pattern: The regular expression.
@@ -60,7 +61,9 @@ class Regex(Constraint):
 
     @property
     def request(self) -> dict[str, Any]:
-        return {"regex": _without_anchors(self.pattern)}
+        pattern = _without_anchors(self.pattern)
+        # the compiler's \d has the digits of all scripts
+        return {"regex": ESCAPE.sub(lambda found: "[0-9]" if found[0] == r"\d" else found[0], pattern)}
 
 
 @dataclass(frozen=True, slots=True)

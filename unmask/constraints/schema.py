@@ -7,6 +7,8 @@ from typing import Any
 from unmask.errors import FieldError
 
 FIELD = "json_schema"
+MAX_PARTS = 1000
+DEPTH = 2  # of lists and objects in a value whose schema leaves them open
 WORDS = {
     "title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly",
     "$schema", "$id", "$comment", "$defs", "definitions",
@@ -35,13 +37,27 @@ def check_schema(schema: object) -> Any:
     return _Checker(schema).node(schema, FIELD, ())
 
 
+def anything(depth: int) -> dict[str, Any]:
+    """Return the schema of any JSON value whose lists and objects are nested at most this deep."""
+    kinds: list[dict[str, Any]] = [{"type": kind} for kind in ("string", "number", "boolean", "null")]
+    if depth:
+        inside = anything(depth - 1)
+        kinds += [{"type": "array", "items": inside}, {"type": "object", "additionalProperties": inside}]
+    return {"anyOf": kinds}
+
+
 class _Checker:
     """Checks the parts of one schema, and writes each reference out."""
 
     def __init__(self, root: object) -> None:
         self._root = root
+        self._parts = 0
 
     def node(self, schema: object, path: str, refs: tuple[str, ...]) -> dict[str, Any]:
+        self._parts += 1
+        if self._parts > MAX_PARTS:
+            problem = f"is too large: it must have at most {MAX_PARTS} parts, with each $ref written out"
+            raise FieldError(FIELD, self._root, problem)
         if not isinstance(schema, dict):
             raise FieldError(path, schema, "must be a JSON object")
         words = {name: value for name, value in schema.items() if name not in WORDS}
@@ -133,9 +149,8 @@ class _Checker:
         low, high = (_count(words, name, path) for name in ("minItems", "maxItems"))
         if low is not None and high is not None and low > high:
             raise FieldError(f"{path}.minItems", low, f"must be at most maxItems, {high}")
-        if "items" in words:
-            words = {**words, "items": self.node(words["items"], f"{path}.items", refs)}
-        return words
+        items = self.node(words["items"], f"{path}.items", refs) if "items" in words else anything(DEPTH - 1)
+        return {**words, "items": items}
 
     def _object(self, words: dict[str, Any], path: str, refs: tuple[str, ...]) -> dict[str, Any]:
         properties, required = words.get("properties"), words.get("required", [])
@@ -145,7 +160,9 @@ class _Checker:
                 raise FieldError(f"{path}.required", required, "must name properties of the schema")
             if isinstance(extra, dict):
                 return {"additionalProperties": self.node(extra, f"{path}.additionalProperties", refs)}
-            return {"properties": {}, "additionalProperties": False} if extra is False else {}
+            if extra is False:
+                return {"properties": {}, "additionalProperties": False}
+            return {"additionalProperties": anything(DEPTH - 1)}
         if not isinstance(properties, dict):
             raise FieldError(f"{path}.properties", properties, "must be a JSON object")
         if not isinstance(required, list) or any(name not in properties for name in required):

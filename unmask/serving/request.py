@@ -155,7 +155,7 @@ class GroupKey(NamedTuple):
     options: Options
     blockwise: bool
     guided: bool
-    banned: tuple[tuple[int, ...], tuple[int, ...], bool]
+    banned: tuple[tuple[int, ...], tuple[int, ...], bool, bool]
     width: int
     overlapping: bool
     leftover: bool
@@ -182,7 +182,7 @@ class RunningRequest:
         self.output: Tensor | None = None  # [W, D] or [W, V], of its last forward
         self.cache = run.cache
         self.cache_place = CachePlace()
-        self.rows = Rows(run.canvas, run.sampler.needs, run.options, info, run.stop)
+        self.rows = Rows(run.canvas, run.sampler.needs, run.options, info, run.stop, run.bans)
         self.given = run.canvas.tokens[0] != run.canvas.mask_id
         self._turns = turns(self.rows, run.plan, remaining)
         self._noise = RowNoise(run.seeds)
@@ -219,7 +219,7 @@ class RunningRequest:
     @property
     def bans(self) -> Bans:
         """The bans of its window, [1, W]."""
-        return self.run.bans.within(self.turn.window)
+        return (self.rows.bans or self.run.bans).on(self.rows.canvas, self.turn.window)
 
     @property
     def key(self) -> GroupKey:
@@ -230,7 +230,7 @@ class RunningRequest:
             options=run.options,
             blockwise=run.plan.blockwise,
             guided=run.guidance > 0,
-            banned=(run.bans.ids, run.bans.ends, run.bans.closed is None),
+            banned=(run.bans.ids, run.bans.ends, run.bans.closed is None, run.bans.language is None),
             width=window.stop - window.start,
             overlapping=run.plan.overlap is not None,
             leftover=self.turn.leftover,
