@@ -56,10 +56,7 @@ def writer(*words: str, **settings) -> Writer:
 
 def completions(tokens: Sequence[int], model: Writer, closed: Sequence[bool] | None = None):
     """All canvases that the masks of this one can become; behind an end token there are end tokens only."""
-    options = [
-        range(1, model.vocab_size) if token == MASK else (token,)
-        for token in tokens
-    ]
+    options = [range(1, model.vocab_size) if token == MASK else (token,) for token in tokens]
     for full in product(*options):
         first = full.index(END) if END in full else len(full)
         if any(token != END for token in full[first:]):

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import jsonschema
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -25,7 +26,6 @@ from unmask import (
     make_sampler,
 )
 from unmask.bench.every_sampler import kinds
-from unmask.samplers.wrapper import rebuild
 
 DIGITS = writer(*"0123456789", "-", "12", "3-4", "x", " ", seed=3)
 PHONE = Regex(r"\d{2,3}-\d{3}")
@@ -39,7 +39,9 @@ SCHEMA = {
     },
     "required": ["name", "n"],
 }
-JSON = writer(*'{}[]":,ä ', "name", "n", "tags", '":', '{"', "1", "-", "0", "5", ".", "null", "x", "\\", seed=5)
+JSON = writer(
+    *'{}[]":,ä ', "name", "n", "tags", '":', '{"', "1", "-", "0", "5", ".", "null", "x", "\\", seed=5
+)
 
 
 def settings_of(**changes):
@@ -75,25 +77,43 @@ def test_rows_with_and_without_a_constraint_equal_their_single_runs():
     assert generate(DIGITS, prompts, config=settings_of(constraint=constraints), batch_size=3) == together
 
 
-@pytest.mark.parametrize("name", ["less", "base", "klass", "threshold"])
-def test_a_pattern_that_allows_everything_changes_no_token(name):
-    model = replace(DIGITS, eos_ids=())
-    sampler = make_sampler(name)
-    for temperature in (0.0, 1.0):
-        free = settings_of(temperature=temperature, seed=7)
-        held = replace(free, constraint=Regex(".*"))
-        banned = (0, 1)  # the end is no text
-        model = Endless(**{name: getattr(model, name) for name in model.__dataclass_fields__})
-        assert generate(model, PROMPT * 2, sampler, held) == generate(model, PROMPT * 2, sampler, free), banned
-
-
 class Endless(type(DIGITS)):
     """A model that never writes its end token."""
 
     def predict(self, *args, **settings):
         logits = super().predict(*args, **settings)
-        logits[..., 1] = -30.0
+        logits[..., 1] = -torch.inf
         return logits
+
+
+@pytest.mark.parametrize("name", ["less", "base", "klass", "threshold"])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_pattern_that_allows_everything_changes_no_token(name, temperature):
+    model = Endless(vocab_size=DIGITS.vocab_size, words=DIGITS.words)
+    free = settings_of(temperature=temperature, seed=7)
+    held = replace(free, constraint=Regex(".*"))
+    answers = [generate(model, PROMPT * 2, make_sampler(name), config) for config in (free, held)]
+    assert answers[0] == answers[1]
+
+
+@pytest.mark.parametrize("name", kinds())
+def test_raw_signals_leave_the_texts_in_the_language(name):
+    raw = replace(PHONE, raw=True)
+    for seed in range(2):
+        config = settings_of(constraint=raw, steps=6, temperature=float(seed), seed=2)
+        [answer] = generate(replace(DIGITS, seed=seed), PROMPT, make_sampler(name), config)
+        assert re.fullmatch(PHONE.pattern, answer.text)
+
+
+def test_a_sampler_sees_the_constrained_distribution_unless_it_asks_for_the_raw_one():
+    one_way = Regex("x{12}")
+    held = generate(DIGITS, PROMPT, make_sampler("threshold"), settings_of(constraint=one_way))
+    raw = generate(
+        DIGITS, PROMPT, make_sampler("threshold"), settings_of(constraint=replace(one_way, raw=True))
+    )
+    assert held[0].steps == 1  # nothing else fits, so every position is certain
+    assert raw[0].steps > 1
+    assert held[0].text == raw[0].text == "x" * 12
 
 
 def test_lengths_and_stop_strings_hold_too():

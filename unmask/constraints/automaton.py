@@ -9,6 +9,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from threading import Lock
 from typing import Any, cast
@@ -51,7 +52,9 @@ class TokenAutomaton:
         return self.copies[device]
 
 
-def tokens_of(automaton: ByteAutomaton, tokens: Sequence[bytes | None], ends: Sequence[int]) -> TokenAutomaton:
+def tokens_of(
+    automaton: ByteAutomaton, tokens: Sequence[bytes | None], ends: Sequence[int]
+) -> TokenAutomaton:
     """Return the token automaton of a byte automaton. A token without bytes is never part of a text."""
     trie, place = _trie(tokens)
     states = len(automaton.table)
@@ -73,7 +76,9 @@ def tokens_of(automaton: ByteAutomaton, tokens: Sequence[bytes | None], ends: Se
     return _with_special_classes(moves, kinds, automaton.accept, ends)
 
 
-def _with_special_classes(moves: Tensor, kinds: Tensor, accept: Tensor, ends: Sequence[int]) -> TokenAutomaton:
+def _with_special_classes(
+    moves: Tensor, kinds: Tensor, accept: Tensor, ends: Sequence[int]
+) -> TokenAutomaton:
     """Put the classes NEVER and END before the others, and drop those that move no state."""
     dead = len(moves) - 1
     useful = (moves != dead).any(0)
@@ -113,7 +118,7 @@ def _trie(tokens: Sequence[bytes | None]) -> tuple[_Trie, Tensor]:
     last = torch.tensor([name[-1] if name else 0 for name in names])
     lengths = torch.tensor([len(name) for name in names])
     edges = torch.searchsorted(lengths, torch.arange(1, int(lengths[-1]) + 2)).tolist()
-    levels = [slice(left, right) for left, right in zip(edges, edges[1:], strict=False)]
+    levels = [slice(left, right) for left, right in pairwise(edges)]
     return _Trie(parents, last, levels), torch.tensor([node[token or b""] for token in tokens])
 
 

@@ -93,7 +93,7 @@ class ByteAutomaton:
         return self._merged(label, alive)
 
     def _merged(self, label: Tensor, alive: Tensor) -> ByteAutomaton:
-        """Return the automaton with one state per label, those that the start reaches, in breadth-first order."""
+        """Return the automaton with one state per label, of those that the start reaches."""
         first: dict[int, int] = {}
         labels = label.tolist()
         for state, name in enumerate(labels):
@@ -134,7 +134,9 @@ def field_of(constraint: Constraint) -> str:
 
 
 def _shown(constraint: Constraint) -> object:
-    return next(iter(constraint.request.values())) if not isinstance(constraint, Choice) else constraint.options
+    return (
+        next(iter(constraint.request.values())) if not isinstance(constraint, Choice) else constraint.options
+    )
 
 
 def _ask(constraint: Constraint, field: str) -> dict[str, object] | dict[str, str]:

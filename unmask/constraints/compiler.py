@@ -1,8 +1,8 @@
 """Compiles a language to an automaton over bytes, with little memory and time. A script, never imported.
 
-Reads a JSON object from the standard input: {"regex": ...} or {"json_schema": ...}. Writes {"accept":
-[...], "table": base64 of int32 [states, 256], -1 for no state} or {"problem": ..., "message": ...}. State 0 is
-the start.
+Reads a JSON object from the standard input: {"regex": ...} or {"json_schema": ...}. Writes {"accept": [...],
+"table": base64 of int32 [states, 256], -1 for no state} or {"problem": ..., "message": ...}. State 0 is the
+start.
 """
 
 import base64

@@ -1,4 +1,4 @@
-"""Hold the rows of a batch to their languages: the tokens that fit each column, and the commits that fit together."""
+"""Hold the rows of a batch to their languages: tokens that fit each column, commits that fit together."""
 
 from __future__ import annotations
 
@@ -40,7 +40,10 @@ class Fitting:
         automata: Sequence[TokenAutomaton | None], canvas: Canvas, first: int, last: Tensor | None = None
     ) -> Fitting:
         """Return the languages of rows; None: any text."""
-        device, kinds = canvas.tokens.device, list(dict.fromkeys(each for each in automata if each is not None))
+        device, kinds = (
+            canvas.tokens.device,
+            list(dict.fromkeys(each for each in automata if each is not None)),
+        )
         which = [FREE if each is None else kinds.index(each) for each in automata]
         machines = [machine_of(each.to(device), gaps=last is not None) for each in kinds]
         return Fitting(tuple(map(Part, machines)), torch.tensor(which, device=device), first, last)
@@ -62,7 +65,9 @@ class Fitting:
         return replace(self, parts=tuple(parts), which=self.which.to(where), last=last, window=None)
 
     def _each(self, work: Callable[[Tensor], Tensor]) -> Fitting:
-        sides = [[side if side is None else work(side) for side in (part.left, part.right)] for part in self.parts]
+        sides = [
+            [side if side is None else work(side) for side in (part.left, part.right)] for part in self.parts
+        ]
         parts = [Part(part.machine, *both) for part, both in zip(self.parts, sides, strict=True)]
         return replace(self, parts=tuple(parts), which=work(self.which))
 
@@ -88,8 +93,9 @@ class Fitting:
         classes = free[:, None, None].expand(-1, window.stop - window.start, most)
         for number, part in enumerate(self.parts):
             columns = self._columns(part.machine, canvas, closed, window)
-            before, behind = columns.forward(part.machine, _of(part.left)), columns.backward(
-                part.machine, _of(part.right)
+            before, behind = (
+                columns.forward(part.machine, _of(part.left)),
+                columns.backward(part.machine, _of(part.right)),
             )
             own = columns.classes(part.machine, before, behind)
             padded = torch.nn.functional.pad(own, (0, most - own.shape[-1]))

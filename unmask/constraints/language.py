@@ -24,6 +24,11 @@ class Constraint:
     """A language that a text must belong to: a Regex, a JSONSchema or a Choice."""
 
     @property
+    def raw(self) -> bool:
+        """Whether the sampler sees the distribution without the constraint."""
+        raise NotImplementedError
+
+    @property
     def request(self) -> dict[str, Any]:
         """The language as the compiler reads it."""
         raise NotImplementedError

@@ -1,8 +1,8 @@
 """Which states a canvas can be in: forward from its beginning, backward from its end.
 
-A token can stand in a column if it leads from a state that the columns before it reach to one from which the
-columns behind it reach the end. Masks are wildcards. So each token is judged by the whole canvas, in any order
-of commits.
+A token can stand in a column if it leads from a state that the columns before it reach to one from which
+the columns behind it reach the end. Masks are wildcards. So each token is judged by the whole canvas, in any
+order of commits.
 """
 
 from __future__ import annotations
@@ -54,7 +54,9 @@ class Machine:
     def steps(self) -> Tensor:
         """Which state leads to which, [2, S, S] float: by any token, and by any but end tokens."""
         table = torch.zeros(2, self.states, self.states, device=self.next.device)
-        for kind, moves in enumerate((self.next, torch.cat([self.next[:, :END], self.next[:, END + 1 :]], 1))):
+        for kind, moves in enumerate(
+            (self.next, torch.cat([self.next[:, :END], self.next[:, END + 1 :]], 1))
+        ):
             table[kind].scatter_(1, moves, 1.0)
         table[:, :, -1] = 0
         return table

@@ -85,7 +85,7 @@ class _Checker:
             part = part[key]
         return self.node(part, path, (*refs, target))
 
-    def _anyOf(self, words: dict[str, Any], path: str, refs: tuple[str, ...]) -> dict[str, Any]:  # noqa: N802
+    def _anyOf(self, words: dict[str, Any], path: str, refs: tuple[str, ...]) -> dict[str, Any]:
         _alone(words, "anyOf", path)
         branches = words["anyOf"]
         if not isinstance(branches, list) or not branches:

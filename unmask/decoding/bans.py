@@ -39,7 +39,9 @@ class Allowed:
     def join(parts: Sequence[Allowed]) -> Allowed:
         """Stack rows of the same width."""
         most = max(part.classes.shape[-1] for part in parts)
-        classes = [torch.nn.functional.pad(part.classes, (0, most - part.classes.shape[-1])) for part in parts]
+        classes = [
+            torch.nn.functional.pad(part.classes, (0, most - part.classes.shape[-1])) for part in parts
+        ]
         first = torch.tensor([0, *(len(part.kinds) for part in parts[:-1])]).cumsum(0)
         which = [part.which + start for part, start in zip(parts, first.tolist(), strict=True)]
         return Allowed(torch.cat(classes), torch.cat([part.kinds for part in parts]), torch.cat(which))
@@ -92,6 +94,7 @@ class Bans:
         closed: [1 or B, N] bool, of all columns of a canvas or of a window; None: no column is closed.
         language: The texts that the rows may become; None: any.
         allowed: The tokens that fit the columns of a window, of a canvas as it is; None: all.
+        raw: The sampler sees the logits of tokens that do not fit; only tokens that fit are drawn.
     """
 
     ids: tuple[int, ...]
@@ -99,6 +102,7 @@ class Bans:
     closed: Tensor | None = None
     language: Language | None = None
     allowed: Allowed | None = None
+    raw: bool = False
 
     def within(self, window: slice) -> Bans:
         """Return the bans of some columns."""
@@ -130,12 +134,13 @@ class Bans:
         shared = self.closed is None or len(self.closed) == 1
         closed = self.closed if shared or self.closed is None else work(self.closed)
         parts = (None if part is None else inside(part) for part in (self.language, self.allowed))
-        return Bans(self.ids, self.ends, closed, *parts)
+        return Bans(self.ids, self.ends, closed, *parts, self.raw)
 
     def to(self, device: torch.device | str) -> Bans:
         """Return the same bans on another device."""
         parts = (self.closed, self.language, self.allowed)
-        return Bans(self.ids, self.ends, *(None if part is None else part.to(device) for part in parts))
+        moved = (None if part is None else part.to(device) for part in parts)
+        return Bans(self.ids, self.ends, *moved, self.raw)
 
     @staticmethod
     def join(parts: Sequence[Bans]) -> Bans:

@@ -208,6 +208,10 @@ class Executor:
     def read(self, output: Tensor, bans: Bans) -> Prediction:
         """Summarize the output of a forward. `bans` are those of its rows and columns."""
         top_k = self.sampler.needs.top_k
+        if bans.raw and bans.allowed is not None:
+            logits = self.logits(output, replace(bans, allowed=None))
+            fitting = summarize(bans.allowed.apply(logits.clone()), top_k)
+            return replace(summarize(logits, top_k), fitting=fitting)
         if self.head is None:
             return summarize(self.logits(output, bans), top_k)
         size = max(1, MAX_LOGITS // (self.model.info.vocab_size * output.shape[1]))

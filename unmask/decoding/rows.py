@@ -121,9 +121,7 @@ class Rows:
         revocable[:, columns] = ~self.given[:, columns] & (tokens[:, columns] != self.canvas.mask_id)
         return Written(tokens[:, turn.window], revocable[:, turn.window])
 
-    def admit(
-        self, language: Language, turn: Turn, prediction: Prediction, outcome: Outcome
-    ) -> Outcome:
+    def admit(self, language: Language, turn: Turn, prediction: Prediction, outcome: Outcome) -> Outcome:
         """Return the outcome with the commits that fit the language together; the others wait."""
         assert self.bans is not None
         decision, canvas = outcome.decision, self.canvas

@@ -72,13 +72,15 @@ def turns(rows: Rows, plan: Plan, look: Look) -> Iterator[Turn]:
             index += 1
             yield Turn(index, number, block, window, todo, started, clock)
             todo = look(rows, window, block)
-        while todo.num_running and rows.options.fill_leftovers:
+        # under a constraint some tokens may wait, because they do not fit the others
+        fills = block.columns.stop - block.columns.start if rows.constrained else 1
+        for _ in range(fills if rows.options.fill_leftovers else 0):
+            if not todo.num_running:
+                break
             if plan.overlap is not None:
                 todo = todo._replace(active=todo.masked)
             yield Turn(index, number, block, window, todo, started, clock, leftover=True)
             todo = look(rows, window, block)  # raises if the last logits were not finite
-            if not rows.constrained:  # else some tokens wait, because they do not fit the others
-                break
 
 
 def clocks(block: Block, plan: Plan, schedule: ScheduleName) -> Iterator[Clock]:

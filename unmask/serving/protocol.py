@@ -130,7 +130,9 @@ class Common(BaseModel):
     deadline: float | None = Field(
         None, description="Seconds from now to the answer.", json_schema_extra=ABOVE_0
     )
-    response_format: ResponseFormat | None = Field(None, description="Text, any JSON object, or a JSON schema.")
+    response_format: ResponseFormat | None = Field(
+        None, description="Text, any JSON object, or a JSON schema."
+    )
     regex: str | None = Field(None, description="A regular expression that the whole answer matches.")
     choice: list[str] | None = Field(None, description="Texts, one of which is the answer.")
     drafts: bool | None = Field(None, description="Stream the provisional canvas as `event: draft` too.")

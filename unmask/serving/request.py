@@ -155,7 +155,7 @@ class GroupKey(NamedTuple):
     options: Options
     blockwise: bool
     guided: bool
-    banned: tuple[tuple[int, ...], tuple[int, ...], bool, bool]
+    banned: tuple[tuple[int, ...], tuple[int, ...], bool, bool, bool]
     width: int
     overlapping: bool
     leftover: bool
@@ -224,13 +224,13 @@ class RunningRequest:
     @property
     def key(self) -> GroupKey:
         """Requests with the same key can be decided together."""
-        run, history, window = self.run, self.rows.history, self.turn.window
+        run, history, window, bans = self.run, self.rows.history, self.turn.window, self.run.bans
         return GroupKey(
             sampler=run.sampler,
             options=run.options,
             blockwise=run.plan.blockwise,
             guided=run.guidance > 0,
-            banned=(run.bans.ids, run.bans.ends, run.bans.closed is None, run.bans.language is None),
+            banned=(bans.ids, bans.ends, bans.closed is None, bans.language is None, bans.raw),
             width=window.stop - window.start,
             overlapping=run.plan.overlap is not None,
             leftover=self.turn.leftover,

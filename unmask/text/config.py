@@ -57,8 +57,8 @@ class GenerationConfig(ConfigFields):
         refresh_every: With a cache: recompute all columns in every n-th forward of a block, >= 1; None: only
             in its first.
         reuse: An unchanged canvas needs no new forward; False runs one all the same.
-        constraint: The language that a text must fit: a Regex, a JSONSchema or a Choice, or a sequence with one
-            or None for each prompt; None: any text. Of a text with gaps, the whole text must fit.
+        constraint: The language that a text must fit: a Regex, a JSONSchema or a Choice, or a sequence with
+            one or None for each prompt; None: any text. Of a text with gaps, the whole text must fit.
     """
 
     def __post_init__(self) -> None:

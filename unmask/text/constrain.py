@@ -30,13 +30,14 @@ def constrain(bans: Bans, model: MaskedLM, canvas: Canvas, config: GenerationCon
         if shortest is None:
             continue
         if shortest < 0:
-            raise FieldError("constraint", constraint, "cannot be written with the tokens of this model")
+            problem = "cannot be written with the tokens of this model"
+            raise FieldError("constraint", constraint, problem, "use letters that the model knows")
         if shortest > room:
             problem = f"must be at least {shortest}, the tokens of the shortest text that fits the constraint"
             raise FieldError("max_new_tokens", room, problem)
         problem = f"has no text of {config.min_new_tokens} to {room} tokens that fits"
         raise FieldError("constraint", constraint, problem, "change min_new_tokens or max_new_tokens")
-    return replace(bans, language=fitting)
+    return replace(bans, language=fitting, raw=any(each is not None and each.raw for each in constraints))
 
 
 def constrain_gaps(
@@ -53,7 +54,7 @@ def constrain_gaps(
     if fitting.shortest(canvas, bans.closed) != [None]:
         problem = "fits no filling of these gaps; it holds for the whole text, gaps and the text around them"
         raise FieldError("constraint", constraints[0], problem, "make the gaps longer, or change the text")
-    return replace(bans, language=fitting)
+    return replace(bans, language=fitting, raw=any(each is not None and each.raw for each in constraints))
 
 
 def _fitting(
