@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+import tests.toy  # noqa: F401 the profile of hypothesis
+
 pytest.importorskip("outlines_core")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from unmask.errors import FieldError
@@ -34,7 +35,7 @@ FORMATS = {
 
 def check_schema(schema: object) -> Any:
     """Return the schema without what the compiler does not need; raise on what it would not hold exactly."""
-    return _Checker(schema).node(schema, FIELD, ())
+    return _Checker(schema).node(schema, FIELD, ("#",))
 
 
 def anything(depth: int) -> dict[str, Any]:
@@ -168,9 +169,16 @@ class _Checker:
         if not isinstance(required, list) or any(name not in properties for name in required):
             raise FieldError(f"{path}.required", required, "must name properties of the schema")
         parts = {
-            name: self.node(part, f"{path}.properties.{name}", refs) for name, part in properties.items()
+            _spelled(name): self.node(part, f"{path}.properties.{name}", refs)
+            for name, part in properties.items()
         }
+        required = [_spelled(name) for name in required]
         return {"properties": parts, "required": required, "additionalProperties": False}
+
+
+def _spelled(name: str) -> str:
+    """Return a name as it stands between quotes; the compiler puts names there as they are."""
+    return json.dumps(name, ensure_ascii=False)[1:-1]
 
 
 def _alone(words: dict[str, Any], name: str, path: str) -> None:
