@@ -18,7 +18,7 @@ from unmask.constraints.automaton import Automata
 from unmask.constraints.bytes import ByteAutomaton
 from unmask.constraints.language import ANY_OBJECT
 
-NAMES = st.sampled_from(["a", "b c", "ü", 'q"', "type"])
+NAMES = st.sampled_from(["a", "b c", "ü", 'q"', "x.y", "type"])
 LEAVES = st.sampled_from(
     [
         {"type": "integer"},
@@ -32,7 +32,7 @@ LEAVES = st.sampled_from(
         {"type": "string", "format": "uuid"},
         {"type": "string", "pattern": "^[a-c]+(x|y)$"},
         {"type": ["integer", "null"]},
-        {"enum": ["x", 1, None, 'say "hi"\n', [1, {'k"': 2}]]},
+        {"enum": ["x", 1, None, 'say "hi"\n', [1, {"k": 2}]]},
         {"const": "ä"},
         {"$ref": "#/$defs/word"},
     ]
@@ -153,6 +153,7 @@ def test_a_bad_pattern_is_refused_with_a_sentence(pattern):
         ({"type": "object", "properties": {}, "required": ["a"]}, "json_schema.required"),
         ({"type": "array", "items": {"type": "x"}}, "json_schema.items"),
         ({"type": "array", "uniqueItems": True}, "json_schema.uniqueItems"),
+        ({"const": {"a.b": 1}}, "json_schema.const"),
         ({}, "json_schema"),
         ("{", "json_schema"),
         ([], "json_schema"),

@@ -62,17 +62,18 @@ def tokens_of(
     factors = torch.randint(-(2**62), 2**62, (2, states), generator=generator)
     marks = torch.zeros(2, len(tokens), dtype=torch.int64)
     size = max(1, CHUNK // len(trie.bytes))
-    for first in range(0, states, size):
-        moved = trie.walk(automaton.table, torch.arange(first, min(first + size, states)))[:, place]
-        part = factors[:, first : first + size]
-        marks += (part[:, :, None] * (moved + 1)[None]).sum(1)  # equal columns have equal marks
+    for part in torch.arange(states).split(size):
+        moved = trie.walk(automaton.table, part)[:, place] + 1
+        marks += torch.stack([(each[part, None] * moved).sum(0) for each in factors])
     never = torch.tensor([token is None or not token for token in tokens])
     marks[:, never] = (factors * (automaton.dead + 1)).sum(1)[:, None]
     first_mark, kinds = torch.unique(marks[0], return_inverse=True)
     speaker = torch.zeros(len(first_mark), dtype=torch.int64).scatter(0, kinds, torch.arange(len(tokens)))
     assert torch.equal(marks[1][speaker][kinds], marks[1]), "two columns share a mark"
-    moves = trie.walk(automaton.table, torch.arange(states))[:, place[speaker]]
-    moves = moves.masked_fill(never[speaker][None], automaton.dead)
+    few, place = _trie([tokens[token] for token in speaker.tolist()])
+    size = max(1, CHUNK // len(few.bytes))
+    walks = (few.walk(automaton.table, part)[:, place] for part in torch.arange(states).split(size))
+    moves = torch.cat(list(walks)).masked_fill(never[speaker][None], automaton.dead)
     return _with_special_classes(moves, kinds, automaton.accept, ends)
 
 
@@ -99,11 +100,13 @@ class _Trie:
 
     def walk(self, table: Tensor, states: Tensor) -> Tensor:
         """Return where each node leads from each state, [states, nodes]."""
-        out = torch.empty(len(states), len(self.bytes), dtype=torch.int64)
-        out[:, 0] = states
+        moves, out = table.flatten(), torch.empty(len(self.bytes), len(states), dtype=torch.int64)
+        out[0] = states
         for level in self.levels:
-            out[:, level] = table[out[:, self.parents[level]], self.bytes[level][None]]
-        return out
+            before = out.index_select(0, self.parents[level])
+            after = moves.index_select(0, (before * 256 + self.bytes[level][:, None]).flatten())
+            out[level] = after.view(before.shape)
+        return out.T
 
 
 def _trie(tokens: Sequence[bytes | None]) -> tuple[_Trie, Tensor]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 from unmask.errors import FieldError
@@ -109,6 +110,7 @@ class _Checker:
         for value in values:
             if kind is not None and not _has_type(value, kind):
                 raise FieldError(f"{path}.{name}", value, f"must hold values of the type {kind}")
+            _check_names(value, f"{path}.{name}")
         return {"enum": values}
 
     def _typed(
@@ -179,6 +181,19 @@ class _Checker:
 def _spelled(name: str) -> str:
     """Return a name as it stands between quotes; the compiler puts names there as they are."""
     return json.dumps(name, ensure_ascii=False)[1:-1]
+
+
+def _check_names(value: object, path: str) -> None:
+    """Raise if an object in a value has a name that is more than letters; the compiler would misread it."""
+    parts = list(value.values()) if isinstance(value, dict) else value if isinstance(value, list) else []
+    for name in value if isinstance(value, dict) else ():
+        if not re.fullmatch("[A-Za-z0-9_ -]*", name):
+            remedy = "write the object with properties"
+            raise FieldError(
+                path, name, "must hold objects with plain names: letters, digits, _ and -", remedy
+            )
+    for part in parts:
+        _check_names(part, path)
 
 
 def _alone(words: dict[str, Any], name: str, path: str) -> None:
