@@ -130,7 +130,7 @@ class Columns:
         for column, (some_masked, some_fixed) in enumerate(self.mixed):
             after = spread = fixed = sets
             if some_masked:
-                after = spread = (sets[:, None] @ steps[column])[:, 0].clamp_(max=1)
+                after = spread = _step(sets, steps[column])
             if some_fixed:
                 after = fixed = torch.zeros_like(sets).scatter_reduce_(1, self.moves[:, column], sets, "amax")
             if some_masked and some_fixed:
@@ -150,7 +150,7 @@ class Columns:
                 sets = torch.where(self.last[column], machine.unfold(sets), sets)
             before = spread = fixed = sets
             if some_masked:
-                before = spread = (steps[column] @ sets[..., None])[..., 0].clamp_(max=1)
+                before = spread = _step(sets, steps[column].mT)
             if some_fixed:
                 before = fixed = sets.gather(1, self.moves[:, column])
             if some_masked and some_fixed:
@@ -181,3 +181,9 @@ class Columns:
         fits = (before[:, :-1, source] * behind[:, :, target]) @ table > 0
         fits[..., END] &= ~self.closed
         return fits
+
+
+def _step(sets: Tensor, table: Tensor) -> Tensor:
+    """Return the states [B, S] that a table [S, S] or [B, S, S] leads to."""
+    reached = sets @ table if table.ndim == 2 else (sets[:, None] @ table)[:, 0]
+    return reached.clamp_(max=1)
