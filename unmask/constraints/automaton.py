@@ -47,8 +47,8 @@ class TokenAutomaton:
         if self.next.device == device:
             return self
         if device not in self.copies:
-            parts = (part.to(device) for part in (self.next, self.kinds, self.accept))
-            self.copies[device] = TokenAutomaton(*parts, copies={self.next.device: self})
+            moves, kinds, accept = (part.to(device) for part in (self.next, self.kinds, self.accept))
+            self.copies[device] = TokenAutomaton(moves, kinds, accept, {self.next.device: self})
         return self.copies[device]
 
 
@@ -62,7 +62,7 @@ def tokens_of(
     factors = torch.randint(-(2**62), 2**62, (2, states), generator=generator)
     marks = torch.zeros(2, len(tokens), dtype=torch.int64)
     size = max(1, CHUNK // len(trie.bytes))
-    for part in torch.arange(states).split(size):
+    for part in torch.split(torch.arange(states), size):
         moved = trie.walk(automaton.table, part)[:, place] + 1
         marks += torch.stack([(each[part, None] * moved).sum(0) for each in factors])
     never = torch.tensor([token is None or not token for token in tokens])
@@ -72,7 +72,7 @@ def tokens_of(
     assert torch.equal(marks[1][speaker][kinds], marks[1]), "two columns share a mark"
     few, place = _trie([tokens[token] for token in speaker.tolist()])
     size = max(1, CHUNK // len(few.bytes))
-    walks = (few.walk(automaton.table, part)[:, place] for part in torch.arange(states).split(size))
+    walks = (few.walk(automaton.table, part)[:, place] for part in torch.split(torch.arange(states), size))
     moves = torch.cat(list(walks)).masked_fill(never[speaker][None], automaton.dead)
     return _with_special_classes(moves, kinds, automaton.accept, ends)
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -139,7 +140,7 @@ def _shown(constraint: Constraint) -> object:
     )
 
 
-def _ask(constraint: Constraint, field: str) -> dict[str, object] | dict[str, str]:
+def _ask(constraint: Constraint, field: str) -> dict[str, Any]:
     if find_spec("outlines_core") is None:
         remedy = "pip install 'unmask[constraints]'"
         raise FieldError(field, _shown(constraint), "needs the package outlines-core", remedy)
@@ -155,5 +156,5 @@ def _ask(constraint: Constraint, field: str) -> dict[str, object] | dict[str, st
         return {"problem": "limit", "message": f"it takes more than {SECONDS:.0f} seconds"}
     if done.returncode:  # a library that gets no memory ends its process
         return {"problem": "limit", "message": "it needs too much memory"}
-    answer: dict[str, object] = json.loads(done.stdout)
+    answer: dict[str, Any] = json.loads(done.stdout)
     return answer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -122,25 +122,27 @@ class Bans:
 
     def take(self, rows: Tensor | slice) -> Bans:
         """Return the bans of some rows."""
-        return self._each(lambda tensor: tensor[rows], lambda part: part.take(rows))
+        language = None if self.language is None else self.language.take(rows)
+        allowed = None if self.allowed is None else self.allowed.take(rows)
+        return replace(self._each(lambda tensor: tensor[rows]), language=language, allowed=allowed)
 
     def repeat(self, copies: int) -> Bans:
         """Return the bans of rows that are each repeated in place."""
         language = None if self.language is None else self.language.repeat(copies)
-        bans = self._each(lambda tensor: tensor.repeat_interleave(copies, dim=0), lambda part: part)
-        return replace(bans, language=language)
+        return replace(self._each(lambda tensor: tensor.repeat_interleave(copies, dim=0)), language=language)
 
-    def _each(self, work: Callable[[Tensor], Tensor], inside: Callable[[Any], Any]) -> Bans:
+    def _each(self, work: Callable[[Tensor], Tensor]) -> Bans:
         shared = self.closed is None or len(self.closed) == 1
-        closed = self.closed if shared or self.closed is None else work(self.closed)
-        parts = (None if part is None else inside(part) for part in (self.language, self.allowed))
-        return Bans(self.ids, self.ends, closed, *parts, self.raw)
+        return self if shared or self.closed is None else replace(self, closed=work(self.closed))
 
     def to(self, device: torch.device | str) -> Bans:
         """Return the same bans on another device."""
-        parts = (self.closed, self.language, self.allowed)
-        moved = (None if part is None else part.to(device) for part in parts)
-        return Bans(self.ids, self.ends, *moved, self.raw)
+        return replace(
+            self,
+            closed=None if self.closed is None else self.closed.to(device),
+            language=None if self.language is None else self.language.to(device),
+            allowed=None if self.allowed is None else self.allowed.to(device),
+        )
 
     @staticmethod
     def join(parts: Sequence[Bans]) -> Bans:
