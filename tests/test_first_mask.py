@@ -184,9 +184,9 @@ def test_a_new_block_may_be_revoked_again():
 
 def test_it_asks_the_loop_for_no_more_than_it_uses():
     for sampler in (FirstMask(), FirstMask(window=2), ALWAYS):
-        assert sampler.needs == Needs()
-    assert FirstMask(along="jsd").needs == Needs(top_k=8, lookback=1, gather_logits=True)
-    assert FirstMask(revoke_below=0.1).needs == Needs(revoke=True, carry=1)
+        assert sampler.needs == Needs(ends_last=True)
+    assert FirstMask(along="jsd").needs == Needs(top_k=8, lookback=1, gather_logits=True, ends_last=True)
+    assert FirstMask(revoke_below=0.1).needs == Needs(revoke=True, carry=1, ends_last=True)
     both = FirstMask(along="jsd", revoke_below=0.1).needs
     assert (both.logits, both.revoke) == (True, True)
 

@@ -1,6 +1,7 @@
 """The names of `import unmask`. The package imports this module with the first of them that is used."""
 
 from unmask import trace
+from unmask.constraints.language import Choice, JSONSchema, Regex
 from unmask.decoding.append_cache import AppendCache
 from unmask.decoding.cache import BlockCache
 from unmask.decoding.canvas import Canvas, blank
@@ -56,6 +57,7 @@ __all__ = [
     "Base",
     "BlockCache",
     "Canvas",
+    "Choice",
     "Chunk",
     "Credit",
     "Dawn",
@@ -71,11 +73,13 @@ __all__ = [
     "Guided",
     "Hierarchy",
     "Infilling",
+    "JSONSchema",
     "LESSReleased",
     "LocalLeap",
     "Options",
     "Prophet",
     "QuotaThreshold",
+    "Regex",
     "Result",
     "RowNoise",
     "Saber",

@@ -84,6 +84,7 @@ class Prediction:
         hidden: Hidden states in place of the logits; None: there are logits, or neither was kept.
         shadow: The prediction by columns that do not attend to the predicted one; None unless needs.shadow.
         attention: The attention of all columns; None unless needs.attention.
+        fitting: The prediction among the tokens that fit a constraint, if this one is raw; None: use this.
     """
 
     top_ids: Tensor
@@ -93,6 +94,7 @@ class Prediction:
     hidden: HiddenStates | None = None
     shadow: Prediction | None = None
     attention: Attention | None = None
+    fitting: Prediction | None = None
 
     @property
     def top1(self) -> Tensor:
@@ -118,7 +120,7 @@ class Prediction:
 
     def without_logits(self) -> Prediction:
         shadow = None if self.shadow is None else self.shadow.without_logits()
-        return replace(self, logits=None, hidden=None, shadow=shadow)
+        return replace(self, logits=None, hidden=None, shadow=shadow, fitting=None)
 
     def where(self, rows: Tensor, other: Prediction) -> Prediction:
         """Return this prediction on the rows [B] that are true, `other` on the rest."""

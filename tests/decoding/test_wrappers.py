@@ -223,4 +223,4 @@ def test_a_compiled_decision_is_the_same(sampler):
 def test_wrapped_samplers_name_their_parts():
     assert kind(EndLast(Spaced(LESS()))) == "EndLast(Spaced(LESS))"
     assert inner(EndLast(Spaced(LESS()))) == LESS()
-    assert EndLast(Prophet()).needs == Prophet().needs
+    assert EndLast(Prophet()).needs == replace(Prophet().needs, ends_last=True)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from unmask.cli.options import (
+    ConstraintOptions,
     DecodingOptions,
     LengthOptions,
     ModelOptions,
@@ -34,6 +35,7 @@ Stream = Annotated[
     bool,
     typer.Option("--stream", help="Print the text as it becomes final.", rich_help_panel="Output"),
 ]
+NO_CONSTRAINT = ConstraintOptions()
 
 
 def generate(
@@ -41,6 +43,7 @@ def generate(
     choice: SamplerOptions,
     decoding: DecodingOptions,
     length: LengthOptions,
+    constraint: ConstraintOptions,
     prompting: PromptOptions,
     output: OutputOptions,
     prompts: Prompts = None,
@@ -52,7 +55,7 @@ def generate(
     if stream and (output.json or output.live or len(prompts) > 1):
         raise ValueError("--stream prints one text as it grows; leave out --json, --live and further prompts")
     texts = [read_prompt(prompt) for prompt in prompts]
-    setup = set_up(model, choice, decoding, length)
+    setup = set_up(model, choice, decoding, length, constraint)
     chats = prompting.apply(setup.model, texts)
     warm_up_on(setup, lambda: [make_batch(setup, chats).steps])
     batch = make_batch(setup, chats)
@@ -69,10 +72,14 @@ def generate(
 
 
 def set_up(
-    model: ModelOptions, choice: SamplerOptions, decoding: DecodingOptions, length: LengthOptions
+    model: ModelOptions,
+    choice: SamplerOptions,
+    decoding: DecodingOptions,
+    length: LengthOptions,
+    constraint: ConstraintOptions = NO_CONSTRAINT,
 ) -> Setup:
     """Load the model, after checking the other settings."""
-    sampler, config = choice.build(), build_config(decoding, length)
+    sampler, config = choice.build(), build_config(decoding, length, constraint=constraint.build())
     return Setup(
         model=load_model(model),
         model_name=model.model,

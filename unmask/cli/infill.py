@@ -10,6 +10,7 @@ import typer
 
 from unmask.cli.generate import set_up, warm_up_on
 from unmask.cli.options import (
+    ConstraintOptions,
     DecodingOptions,
     LengthOptions,
     ModelOptions,
@@ -37,6 +38,7 @@ def infill(
     model: ModelOptions,
     choice: SamplerOptions,
     decoding: DecodingOptions,
+    constraint: ConstraintOptions,
     output: OutputOptions,
 ) -> None:
     """Fill the gaps of a text."""
@@ -45,7 +47,7 @@ def infill(
 
     source = read_text(text)
     parts = read_gaps(source)
-    setup = set_up(model, choice, decoding, LengthOptions())
+    setup = set_up(model, choice, decoding, LengthOptions(), constraint)
     warm_up_on(setup, lambda: [prepare_infill(setup.model, parts, setup.sampler, setup.config).steps])
     since = perf_counter()
     filling = prepare_infill(setup.model, parts, setup.sampler, setup.config)

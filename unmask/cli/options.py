@@ -34,6 +34,7 @@ from unmask.plugins import short_name
 from unmask.text.fields import ConfigFields
 
 if TYPE_CHECKING:
+    from unmask.constraints.language import Constraint
     from unmask.text.config import GenerationConfig
     from unmask.types import Sampler
 
@@ -231,6 +232,36 @@ class DecodingOptions:
 @config_options("Text", LENGTHS)
 class LengthOptions:
     """Where a text ends."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConstraintOptions:
+    """The form that a text must have."""
+
+    regex: Annotated[
+        str | None,
+        _text("--regex", metavar="PATTERN", help="The whole text matches this regular expression."),
+    ] = None
+    json_schema: Annotated[
+        str | None,
+        _text("--json-schema", metavar="FILE", help="The text is JSON that fits the schema in this file."),
+    ] = None
+    choice: Annotated[
+        list[str] | None,
+        _text("--choice", metavar="TEXT", help="The text is one of these. May be repeated."),
+    ] = None
+
+    def build(self) -> Constraint | None:
+        """Return the constraint, or None if there is none."""
+        from unmask.constraints.language import Choice, JSONSchema, Regex
+
+        if sum(each not in (None, []) for each in (self.regex, self.json_schema, self.choice)) > 1:
+            raise ValueError("--regex, --json-schema and --choice exclude each other; leave out all but one")
+        if self.json_schema is not None:
+            return JSONSchema(Path(self.json_schema).read_text(encoding="utf-8"))
+        if self.choice:
+            return Choice(self.choice)
+        return None if self.regex is None else Regex(self.regex)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -161,7 +161,7 @@ class Executor:
         guesses = None if self.speculator is None else self.speculator.guess(rows, window, todo)
         if picked is None or todo.num_fresh == todo.num_running:
             rows.prediction = None  # free the last logits before the next ones come
-        canvas, bans = rows.canvas, self.bans
+        canvas, bans = rows.canvas, rows.bans or self.bans
         if picked is not None:
             canvas, bans = canvas.take(picked), bans.take(picked)
         if guesses is None or self.speculator is None:
@@ -188,7 +188,7 @@ class Executor:
         """Run the model once and summarize all that the sampler needs. `bans` are those of the rows."""
         needs = self.sampler.needs
         if not needs.shadow and not needs.attention:
-            return self.read(run_model(self.model, canvas, window, cache), bans.within(window))
+            return self.read(run_model(self.model, canvas, window, cache), bans.on(canvas, window))
         try:
             look_closer = self.run_with_shadow if needs.shadow else self.run_with_attention
             return look_closer(canvas, window, bans)
@@ -200,7 +200,8 @@ class Executor:
         """Run the canvas and the shadow columns of the window."""
         assert isinstance(self.model, ShadowLM), "check_run lets no other model pass"
         outputs = self.model.shadow_states(canvas.tokens, canvas.attend, window)
-        now, shadow = (self.read(output, bans.within(window)) for output in outputs)
+        on_window = bans.on(canvas, window)
+        now, shadow = (self.read(output, on_window) for output in outputs)
         return replace(now, shadow=shadow)
 
     def run_with_attention(self, canvas: Canvas, window: slice, bans: Bans) -> Prediction:
@@ -215,7 +216,7 @@ class Executor:
         real = torch.ones_like(tokens, dtype=torch.bool) if canvas.attend is None else canvas.attend
         filled = real & (tokens != canvas.mask_id)
         attention = Attention(weights, torch.cat(confidence, dim=1), real, filled, window.start)
-        return replace(self.read(output[:, window], bans.within(window)), attention=attention)
+        return replace(self.read(output[:, window], bans.on(canvas, window)), attention=attention)
 
     def pick(self, wanted: Tensor, count: int) -> Tensor | None:
         """Return the numbers of the wanted rows, and of some others up to a usual size; None for all."""
@@ -231,6 +232,10 @@ class Executor:
     def read(self, output: Tensor, bans: Bans) -> Prediction:
         """Summarize the output of a forward. `bans` are those of its rows and columns."""
         top_k = self.sampler.needs.top_k
+        if bans.raw and bans.allowed is not None:
+            logits = self.logits(output, replace(bans, allowed=None))
+            fitting = summarize(bans.allowed.apply(logits.clone()), top_k)
+            return replace(summarize(logits, top_k), fitting=fitting)
         if self.head is None:
             return summarize(self.logits(output, bans), top_k)
         size = max(1, MAX_LOGITS // (self.model.info.vocab_size * output.shape[1]))
@@ -248,7 +253,8 @@ class Executor:
         """Whether the logits that the sampler needs can be computed again from hidden states."""
         needs, (vocabulary, size) = self.sampler.needs, head.shape
         few = needs.gather_logits and not needs.logits and needs.top_k * size < vocabulary
-        return few and not self.draws
+        # a language rules tokens out that a head would compute again
+        return few and not self.draws and self.bans.language is None
 
 
 def spread(part: Prediction, picked: Tensor | None, todo: Todo) -> Prediction:

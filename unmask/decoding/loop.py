@@ -48,7 +48,7 @@ def denoise(
         cache=cache,
         noise=noise or RowNoise([0] * len(canvas.tokens)),
     )
-    rows = Rows(canvas, sampler.needs, options, model.info, stop)
+    rows = Rows(canvas, sampler.needs, options, model.info, stop, bans)
     upcoming = turns(rows, plan, executor.look)
     turn = next(upcoming, None)
     while turn is not None:

@@ -57,7 +57,8 @@ def decide(
     check_decision(decision, sampler, scene.masked.shape)
     if scene.urgent is not None:
         decision = _progress(sampler, obs, decision, scene.urgent)
-    written = obs.drawn if decision.tokens is None else decision.tokens
+    own = decision.tokens is not None and prediction.fitting is None  # raw candidates may not fit
+    written = decision.tokens if own else obs.drawn
     confined = replace(
         decision, commit=decision.commit & scene.masked & scene.running[:, None], tokens=written
     )
@@ -71,6 +72,7 @@ def observe(
 ) -> Observation:
     """Return all that a sampler may look at in this step."""
     masks, nothing = scene.active.sum(-1), torch.zeros_like(scene.started)
+    source = prediction.fitting or prediction
     step, budget, progress, rate = unpack(scene.clock) if isinstance(scene.clock, Tensor) else scene.clock
     if context.schedule == "dream":
         rate = nothing.float() + rate
@@ -87,7 +89,7 @@ def observe(
         now=prediction,
         past=history.past,
         seen=nothing if history.seen is None else history.seen,
-        drawn=prediction.top1 if scene.draws is None else context.selection.draw(prediction, scene.draws),
+        drawn=source.top1 if scene.draws is None else context.selection.draw(source, scene.draws),
         masked=scene.masked,
         active=scene.active,
         quota=quota,
@@ -106,7 +108,8 @@ def observe(
 def fill(prediction: Prediction, scene: Scene) -> Outcome:
     """Commit the argmax of every active position: the budget is spent."""
     nothing = torch.zeros_like(scene.active)
-    decision = Decision(scene.active, nothing, torch.zeros_like(scene.running), tokens=prediction.top1)
+    tokens = (prediction.fitting or prediction).top1
+    decision = Decision(scene.active, nothing, torch.zeros_like(scene.running), tokens=tokens)
     return outcome_of(decision, prediction, scene.running)
 
 

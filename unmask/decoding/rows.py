@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
 
+from unmask.decoding.bans import Bans, Language
 from unmask.decoding.canvas import Canvas, ended
 from unmask.decoding.options import Options
 from unmask.decoding.overlap import OpenBlocks
@@ -73,6 +74,7 @@ class Rows:
     options: Options
     info: ModelInfo
     stop: Stop | None = None
+    bans: Bans | None = None  # of the block that is decoded; None: those of the executor
     steps: int = 0  # taken so far
     history: History = History()
     prediction: Prediction | None = None  # of the last forward
@@ -93,14 +95,21 @@ class Rows:
         if self.stop is not None:
             self.stopped = self.stop(self.canvas.tokens)
 
+    @property
+    def constrained(self) -> bool:
+        """Whether the rows must become texts of a language."""
+        return self.bans is not None and self.bans.language is not None
+
     def let_blocks_overlap(self, overlap: Overlap) -> None:
         """Open the first of several blocks; the others follow as it fills."""
         tokens = self.canvas.tokens
         self.open_blocks = OpenBlocks(overlap.parts, overlap.at, len(tokens), tokens.device)
 
-    def start_block(self) -> None:
+    def start_block(self, window: slice) -> None:
         """Forget the last block, unless the sampler's history spans all of them."""
         self.changed = self.open = None
+        if self.bans is not None:
+            self.bans = self.bans.focus(self.canvas, window)
         if not self.needs.span:
             self.history = History()
 
@@ -127,8 +136,27 @@ class Rows:
         revocable[:, columns] = ~self.given[:, columns] & (tokens[:, columns] != self.canvas.mask_id)
         return Written(tokens[:, turn.window], revocable[:, turn.window])
 
+    def admit(self, language: Language, turn: Turn, prediction: Prediction, outcome: Outcome) -> Outcome:
+        """Return the outcome with the commits that fit the language together; the others wait."""
+        assert self.bans is not None
+        decision, canvas = outcome.decision, self.canvas
+        assert decision.tokens is not None, "an outcome names its tokens"
+        wanted = decision.commit if decision.rewrite is None else decision.commit | decision.rewrite
+        if decision.revoke is not None:
+            masks = torch.full_like(decision.tokens, canvas.mask_id)
+            canvas = canvas.commit(turn.window, decision.revoke, masks)
+        kept = language.admit(
+            canvas, self.bans.closed, decision.tokens, wanted, lambda: prediction.top_probs[..., 0]
+        )
+        rewrite = None if decision.rewrite is None else decision.rewrite & kept
+        changed = kept if decision.revoke is None else kept | decision.revoke
+        decision = replace(decision, commit=decision.commit & kept, rewrite=rewrite)
+        return outcome._replace(decision=decision, changed=changed.any(-1))
+
     def commit(self, turn: Turn, prediction: Prediction, outcome: Outcome) -> Step:
         """Write a decision to the canvas, remember it, and return the step."""
+        if self.bans is not None and self.bans.language is not None:
+            outcome = self.admit(self.bans.language, turn, prediction, outcome)
         decision, window = outcome.decision, turn.window
         assert decision.tokens is not None, "an outcome names its tokens"
         where = decision.commit if decision.rewrite is None else decision.commit | decision.rewrite

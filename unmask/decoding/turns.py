@@ -63,7 +63,7 @@ def turns(rows: Rows, plan: Plan, look: Look) -> Iterator[Turn]:
         rows.let_blocks_overlap(plan.overlap)
     for number, block in enumerate(plan.blocks):
         window = plan.columns if rows.needs.span else block.columns
-        rows.start_block()
+        rows.start_block(window)
         todo = look(rows, window, block)
         started = (todo.active if plan.overlap is None else todo.masked).sum(-1)
         if schedule == "block":  # also in a block that is partly prompt
@@ -75,11 +75,15 @@ def turns(rows: Rows, plan: Plan, look: Look) -> Iterator[Turn]:
             index += 1
             yield Turn(index, number, block, window, todo, started, clock)
             todo = look(rows, window, block)
-        if todo.num_running and rows.options.fill_leftovers:
+        # under a constraint some tokens may wait, because they do not fit the others
+        fills = block.columns.stop - block.columns.start if rows.constrained else 1
+        for _ in range(fills if rows.options.fill_leftovers else 0):
+            if not todo.num_running:
+                break
             if plan.overlap is not None:
                 todo = todo._replace(active=todo.masked)
             yield Turn(index, number, block, window, todo, started, clock, leftover=True)
-            look(rows, window, block)  # raises if the last logits were not finite
+            todo = look(rows, window, block)  # raises if the last logits were not finite
 
 
 def clocks(block: Block, plan: Plan, schedule: ScheduleName) -> Iterator[Clock]:

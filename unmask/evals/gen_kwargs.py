@@ -12,7 +12,8 @@ from unmask.text.config import GenerationConfig
 LENGTHS = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")  # the first one counts
 # arguments of other decoders, and the value that turns each off
 NEUTRAL = {"num_beams": 1, "num_return_sequences": 1, "repetition_penalty": 1, "length_penalty": 1}
-FIELDS = tuple(field.name for field in fields(GenerationConfig) if field.name not in ("stop", *LENGTHS))
+OTHERS = ("stop", "constraint", *LENGTHS)  # read apart, or no text that an argument could be
+FIELDS = tuple(field.name for field in fields(GenerationConfig) if field.name not in OTHERS)
 
 
 def default_config(settings: Mapping[str, Any], others: Iterable[str] = ()) -> GenerationConfig:

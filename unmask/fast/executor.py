@@ -55,7 +55,7 @@ class GraphExecutor(Executor):
         if pending is None or not self.all_fresh:
             return self.prepare(rows, window, block, todo)
         rows.prediction = None  # free the last logits before the next ones come
-        self.launched = self.read(pending.result(), self.bans.within(window))
+        self.launched = self.read(pending.result(), (rows.bans or self.bans).on(rows.canvas, window))
         return todo
 
     def submit(self, rows: Rows, window: slice) -> Pending | None:

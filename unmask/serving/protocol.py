@@ -8,6 +8,8 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
+from unmask.constraints.language import ANY_OBJECT, Constraint, JSONSchema, Regex
+from unmask.constraints.language import Choice as OneOf
 from unmask.errors import LONGEST, FieldError, known_field, shown
 from unmask.serving.api_error import ApiError
 from unmask.text.fields import CacheName, EndTokens
@@ -27,7 +29,6 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "tool_choice": (None, "none", "auto"),
     "functions": (None, []),
     "function_call": (None, "none", "auto"),
-    "response_format": (None, {"type": "text"}),
     "modalities": (None, ["text"]),
     "audio": (None,),
     "prediction": (None,),
@@ -65,6 +66,26 @@ class StreamOptions(BaseModel):
 
     include_usage: bool = False
     include_obfuscation: Literal[False] | None = None
+
+
+class AnswerSchema(BaseModel):
+    """A JSON schema, as OpenAI's clients send it."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    json_schema: dict[str, Any] = Field(alias="schema")
+    name: str | None = None
+    description: str | None = None
+    strict: bool | None = Field(None, description="Answers always fit; without effect.")
+
+
+class ResponseFormat(BaseModel):
+    """The form of an answer."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: AnswerSchema | None = None
 
 
 class Common(BaseModel):
@@ -107,6 +128,11 @@ class Common(BaseModel):
     deadline: float | None = Field(
         None, description="Seconds from now to the answer.", json_schema_extra=ABOVE_0
     )
+    response_format: ResponseFormat | None = Field(
+        None, description="Text, any JSON object, or a JSON schema."
+    )
+    regex: str | None = Field(None, description="A regular expression that the whole answer matches.")
+    choice: list[str] | None = Field(None, description="Texts, one of which is the answer.")
     drafts: bool | None = Field(None, description="Stream the provisional canvas as `event: draft` too.")
     draft_candidates: int | None = Field(
         None, ge=1, le=MOST_CANDIDATES, description="Candidates per position of a draft, and its signals."
@@ -118,9 +144,24 @@ class Common(BaseModel):
         return self.max_tokens
 
     @property
+    def constraint(self) -> Constraint | None:
+        """The language that the answer must fit, or None if it may be any text."""
+        if self.regex is not None:
+            return Regex(self.regex)
+        if self.choice is not None:
+            return OneOf(self.choice)
+        if self.response_format is None or self.response_format.type == "text":
+            return None
+        asked = self.response_format.json_schema
+        return ANY_OBJECT if asked is None else JSONSchema(asked.json_schema)
+
+    @property
     def names(self) -> dict[str, str]:
         """The names of library fields in the request, where they differ."""
+        sent = [name for name in ("regex", "choice") if getattr(self, name) is not None]
         return {
+            "json_schema": "response_format",
+            "constraint": sent[0] if sent else "response_format",
             "max_new_tokens": "max_tokens",
             "min_new_tokens": "min_tokens",
             "candidates": "draft_candidates",
@@ -258,6 +299,7 @@ def _check_together(request: Common) -> None:
         raise ApiError(400, sentence, param="draft_candidates")
     if request.drafts and not request.stream:
         raise ApiError(400, "drafts needs stream; set it to true, or leave drafts out", param="drafts")
+    _check_format(request)
     if isinstance(request, ChatRequest) and request.max_tokens not in (None, request.new_tokens):
         raise ApiError(
             400,
@@ -265,6 +307,19 @@ def _check_together(request: Common) -> None:
             f"{request.new_tokens}; leave one of them out",
             param="max_completion_tokens",
         )
+
+
+def _check_format(request: Common) -> None:
+    """Raise if the form of the answer is asked for twice or by half."""
+    form = request.response_format
+    named = form is not None and form.type == "json_schema"
+    if form is not None and named != (form.json_schema is not None):
+        sentence = "response_format must have json_schema if its type is json_schema, and only then"
+        raise ApiError(400, sentence, param="response_format")
+    forms = [request.regex, request.choice, None if form is None or form.type == "text" else form]
+    if sum(each is not None for each in forms) > 1:
+        sentence = "regex, choice and response_format exclude each other; leave out all but one"
+        raise ApiError(400, sentence, param="regex" if request.regex is not None else "choice")
 
 
 def _check_neutral(name: str, value: Any, neutral: tuple[Any, ...]) -> None:

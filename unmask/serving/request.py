@@ -152,7 +152,7 @@ class GroupKey(NamedTuple):
     options: Options
     blockwise: bool
     guided: bool
-    banned: tuple[tuple[int, ...], tuple[int, ...], bool]
+    banned: tuple[tuple[int, ...], tuple[int, ...], bool, bool, bool]
     width: int
     overlapping: bool
     leftover: bool
@@ -179,7 +179,7 @@ class RunningRequest:
         self.output: Tensor | None = None  # [W, D] or [W, V], of its last forward
         self.cache: BlockCache | AppendCache | None = run.cache
         self.cache_place = CachePlace()
-        self.rows = Rows(run.canvas, run.sampler.needs, run.options, info, run.stop)
+        self.rows = Rows(run.canvas, run.sampler.needs, run.options, info, run.stop, run.bans)
         self.given = run.canvas.tokens[0] != run.canvas.mask_id
         self._turns = turns(self.rows, run.plan, remaining)
         self._noise = RowNoise(run.seeds)
@@ -224,18 +224,18 @@ class RunningRequest:
     @property
     def bans(self) -> Bans:
         """The bans of its window, [1, W]."""
-        return self.run.bans.within(self.turn.window)
+        return (self.rows.bans or self.run.bans).on(self.rows.canvas, self.turn.window)
 
     @property
     def key(self) -> GroupKey:
         """Requests with the same key can be decided together."""
-        run, history, window = self.run, self.rows.history, self.turn.window
+        run, history, window, bans = self.run, self.rows.history, self.turn.window, self.run.bans
         return GroupKey(
             sampler=run.sampler,
             options=run.options,
             blockwise=run.plan.blockwise,
             guided=run.guidance > 0,
-            banned=(run.bans.ids, run.bans.ends, run.bans.closed is None),
+            banned=(bans.ids, bans.ends, bans.closed is None, bans.language is None, bans.raw),
             width=window.stop - window.start,
             overlapping=run.plan.overlap is not None,
             leftover=self.turn.leftover,

@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields, replace
 from secrets import randbits
 from typing import Any, get_args
 
+from unmask.constraints.language import Constraint
 from unmask.decoding.append_cache import AppendCache
 from unmask.decoding.cache import BlockCache, Recompute
 from unmask.decoding.checks import extra_needs
@@ -60,12 +61,15 @@ class GenerationConfig(ConfigFields):
         refresh_every: With a cache: recompute all columns in every n-th forward of a block, >= 1; None: only
             in its first.
         reuse: An unchanged canvas needs no new forward; False runs one all the same.
+        constraint: The language that a text must fit: a Regex, a JSONSchema or a Choice, or a sequence with
+            one or None for each prompt; None: any text. Of a text with gaps, the whole text must fit.
     """
 
     def __post_init__(self) -> None:
         self._check_lengths()
         self._check_seed()
         self._check_stop()
+        self._check_constraint()
         self.selection  # noqa: B018 checks temperature, top_p and top_k
         finite("guidance", self.guidance)
         one_of("end_tokens", self.end_tokens, get_args(EndTokens))
@@ -127,6 +131,14 @@ class GenerationConfig(ConfigFields):
             known_field(name, value, (item.name for item in fields(self)), "GenerationConfig")
         return replace(self, **settings)
 
+    def _check_constraint(self) -> None:
+        if isinstance(self.constraint, (list, tuple)):
+            object.__setattr__(self, "constraint", tuple(self.constraint))
+        for each in self.constraint if isinstance(self.constraint, tuple) else (self.constraint,):
+            if each is not None and (not isinstance(each, Constraint) or type(each) is Constraint):
+                remedy = "such as unmask.Regex('[0-9]+')"
+                raise FieldError("constraint", each, "must be a Regex, a JSONSchema or a Choice", remedy)
+
     @property
     def selection(self) -> Selection:
         """The rule that chooses a token at each position."""
@@ -141,6 +153,15 @@ class GenerationConfig(ConfigFields):
         if len(self.seed) != rows:
             raise FieldError("seed", self.seed, f"must be one number or one for each of {rows} prompts")
         return tuple(self.seed)
+
+    def constraints(self, rows: int) -> tuple[Constraint | None, ...]:
+        """Return one constraint per row, or None for a row without one."""
+        if self.constraint is None or isinstance(self.constraint, Constraint):
+            return (self.constraint,) * rows
+        if len(self.constraint) != rows:
+            problem = f"must be one constraint or one for each of {rows} prompts"
+            raise FieldError("constraint", self.constraint, problem)
+        return tuple(self.constraint)
 
     def seeded(self) -> GenerationConfig:
         """Return the same settings with a seed, a new one if there is none and tokens are drawn."""

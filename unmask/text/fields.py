@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from unmask.constraints.language import Constraint
+
 EndTokens = Literal["keep", "suppress", "demote", "last"]
 CacheName = Literal["prefix", "dual", "append", "none"]
 
@@ -31,3 +33,4 @@ class ConfigFields:
     cache: CacheName | None = None
     refresh_every: int | None = None
     reuse: bool = True
+    constraint: Constraint | Sequence[Constraint | None] | None = None

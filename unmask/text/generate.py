@@ -23,6 +23,7 @@ from unmask.errors import FieldError, token_ids, whole
 from unmask.samplers.less import LESS
 from unmask.samplers.registry import as_sampler
 from unmask.text.config import GenerationConfig
+from unmask.text.constrain import constrain
 from unmask.text.display import as_html, as_line
 from unmask.text.end_of_text import Ending, StopWatch
 from unmask.text.progress import counted, showing
@@ -214,14 +215,15 @@ def _generate(
 ) -> list[Generation]:
     """Decode the prompts batch by batch."""
     encoded = encode_prompts(model, prompts, config.new_tokens(model.info))
-    seeds = config.seeds(len(encoded))
+    seeds, constraints = config.seeds(len(encoded)), config.constraints(len(encoded))
     size = len(encoded) if batch_size is None else batch_size
     whole("batch_size", size, 1)
     generations: list[Generation] = []
     with showing(progress, len(encoded) * config.new_tokens(model.info)) as update:
         for first in range(0, len(encoded), size):
             since, rows = perf_counter(), slice(first, first + size)
-            batch = prepare(model, encoded[rows], sampler, replace(config, seed=seeds[rows]))
+            settings = replace(config, seed=seeds[rows], constraint=constraints[rows])
+            batch = prepare(model, encoded[rows], sampler, settings)
             steps = counted(batch.steps, batch.canvas, update, first)
             generations += batch.read(steps, since=since, trace=trace)
     return generations
@@ -260,6 +262,7 @@ def prepare(
     )
     ending = Ending(find_tokenizer(model), info.mask_id, info.eos_ids, config.stop)
     run = prepare_run(model, canvas, sampler, blocks, config)
+    run = replace(run, bans=constrain(run.bans, model, canvas, config))
     if config.stop:
         run = replace(run, stop=StopWatch(ending, canvas.starts))
     return Prepared(run, ending, tuple(map(len, encoded)), config.stop_at_eos, info.vocab_size, length)

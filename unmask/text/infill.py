@@ -17,6 +17,7 @@ from unmask.decoding.plan import Plan, share_steps
 from unmask.decoding.result import Result, collect
 from unmask.errors import FieldError, token_ids
 from unmask.text.config import GenerationConfig
+from unmask.text.constrain import constrain_gaps
 from unmask.text.gaps import Gap, read_gaps
 from unmask.text.generate import (
     DEFAULT_CONFIG,
@@ -156,6 +157,7 @@ def prepare_infill(
     blocks = plan_gaps(canvas.masked(slice(None))[0].tolist(), config.steps, size)
     run = prepare_run(model, canvas, sampler, blocks, settings)
     bans = replace(run.bans, ends=sheet.ends, closed=sheet.closed[None])
+    bans = constrain_gaps(bans, model, canvas, settings, sheet.first, sheet.last)
     return PreparedInfill(replace(run, bans=bans), model, sheet)
 
 
@@ -187,6 +189,14 @@ class Sheet:
     ends: tuple[int, ...]  # the tokens that end a gap
     parts: tuple[str | Gap, ...]
     gaps: tuple[slice, ...]  # the columns of each gap
+    first: int = 0  # column of the text; 1 behind a token that begins it
+
+    @property
+    def last(self) -> Tensor:
+        """The last columns of the gaps, [N] bool."""
+        last = torch.zeros_like(self.closed)
+        last[[gap.stop - 1 for gap in self.gaps]] = True
+        return last
 
 
 def lay_out(model: TextModel, parts: Sequence[str | Gap], *, special_tokens: bool = True) -> Sheet:
@@ -195,7 +205,7 @@ def lay_out(model: TextModel, parts: Sequence[str | Gap], *, special_tokens: boo
     tokens: list[int] = []
     if isinstance(parts[0], Gap) and tokenizer.special.bos is not None:
         tokens.append(tokenizer.special.bos)  # the first gap needs a token to its left
-    closed, gaps = [False] * len(tokens), list[slice]()
+    first, closed, gaps = len(tokens), [False] * len(tokens), list[slice]()
     for part in parts:
         if isinstance(part, Gap):
             low, high = part.bounds
@@ -218,6 +228,7 @@ def lay_out(model: TextModel, parts: Sequence[str | Gap], *, special_tokens: boo
         tuple(ends),
         tuple(parts),
         tuple(gaps),
+        first,
     )
 
 

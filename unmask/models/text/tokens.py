@@ -17,6 +17,10 @@ from unmask.models.text.chat import ChatTemplate, Message, chat_template, checke
 from unmask.models.text.vocabulary import build_backend, check_fits, is_id
 
 LONG_TEXT = 10_000  # letters
+# byte-level vocabularies write a byte as the letter of its number, or as one from 256 on if it has none
+PLAIN_BYTES = (*range(33, 127), *range(161, 173), *range(174, 256))
+OTHER_BYTES = [byte for byte in range(256) if byte not in PLAIN_BYTES]
+BYTE_OF = {chr(byte): byte for byte in PLAIN_BYTES} | {chr(256 + i): b for i, b in enumerate(OTHER_BYTES)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +103,16 @@ class Tokenizer:
         """Return a token as the vocabulary spells it, or None if the id is unknown."""
         return self._backend.id_to_token(token_id) if 0 <= token_id < 2**32 else None
 
+    def token_bytes(self, token_id: int) -> bytes | None:
+        """Return the bytes that a token adds to a text, or None for a special or an unknown one."""
+        spelled, added = self.id_to_token(token_id), self._added.get(token_id)
+        if spelled is None or (added is not None and added.special):
+            return None
+        if added is None and self._byte_level:
+            return bytes(BYTE_OF[letter] for letter in spelled)
+        text = self.decode([token_id])
+        return None if "\ufffd" in text else text.encode()
+
     def render_chat(self, messages: Sequence[Message], *, add_generation_prompt: bool = True) -> str:
         """Render a conversation with the checkpoint's chat template."""
         if self._template is None:
@@ -160,6 +174,18 @@ class Tokenizer:
                 ids += [*_encoded(self._letters, text[at:start].replace(seam, "")).ids, token]
                 at = end
         return ids + _encoded(self._letters, text[at:].replace(seam, "")).ids
+
+    @cached_property
+    def _added(self) -> dict[int, tokenizers.AddedToken]:
+        return self._backend.get_added_tokens_decoder()
+
+    @cached_property
+    def _byte_level(self) -> bool:
+        """Whether each letter of the vocabulary stands for a byte."""
+        if not isinstance(self._backend.decoder, tokenizers.decoders.ByteLevel):
+            return False
+        words = self._backend.get_vocab(with_added_tokens=False)
+        return all(BYTE_OF.keys() >= set(word) or words[word] in self._added for word in words)
 
     @cached_property
     def longest_token(self) -> int:

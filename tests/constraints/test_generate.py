@@ -1,0 +1,160 @@
+"""Texts that always fit: every kind of sampler, full sequence and blocks, batches, gaps."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+
+import jsonschema
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.constraints.letters import writer
+from tests.raises import raises_field
+from unmask import (
+    SAMPLERS,
+    Choice,
+    Gap,
+    GenerationConfig,
+    JSONSchema,
+    Regex,
+    generate,
+    infill,
+    make_sampler,
+)
+from unmask.bench.every_sampler import kinds
+
+DIGITS = writer(*"0123456789", "-", "12", "3-4", "x", " ", seed=3)
+PHONE = Regex(r"\d{2,3}-\d{3}")
+PROMPT = [[2, 3, 4]]
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 4},
+        "n": {"type": "integer"},
+        "tags": {"type": "array", "items": {"enum": ["ä", 1.5, None]}, "maxItems": 2},
+    },
+    "required": ["name", "n"],
+}
+JSON = writer(
+    *'{}[]":,ä ', "name", "n", "tags", '":', '{"', "1", "-", "0", "5", ".", "null", "x", "\\", seed=5
+)
+
+
+def settings_of(**changes):
+    return replace(GenerationConfig(max_new_tokens=12), **changes)
+
+
+@pytest.mark.parametrize("name", kinds())
+@pytest.mark.parametrize("block_length", [None, 4])
+def test_every_sampler_writes_texts_that_fit(name, block_length):
+    for seed in range(3):
+        model = replace(DIGITS, seed=seed)
+        config = settings_of(
+            constraint=PHONE, block_length=block_length, steps=(6, 12)[seed % 2], temperature=seed / 2, seed=1
+        )
+        [answer] = generate(model, PROMPT, make_sampler(name), config)
+        assert re.fullmatch(PHONE.pattern, answer.text)
+
+
+@pytest.mark.parametrize("name", ["less", "threshold", "base", "wino"])
+def test_json_fits_its_schema(name):
+    for seed in range(4):
+        config = settings_of(constraint=JSONSchema(SCHEMA), max_new_tokens=40, steps=20)
+        [answer] = generate(replace(JSON, seed=seed), PROMPT, make_sampler(name), config)
+        jsonschema.validate(json.loads(answer.text), SCHEMA)
+
+
+def test_rows_with_and_without_a_constraint_equal_their_single_runs():
+    constraints = [PHONE, None, Choice(["12", "3-4x"]), Regex("x*")]
+    prompts = [[2, 3], [4], [5, 6, 7], [2]]
+    together = generate(DIGITS, prompts, config=settings_of(constraint=constraints))
+    for prompt, constraint, answer in zip(prompts, constraints, together, strict=True):
+        assert generate(DIGITS, [prompt], config=settings_of(constraint=constraint)) == [answer]
+    assert generate(DIGITS, prompts, config=settings_of(constraint=constraints), batch_size=3) == together
+
+
+class Endless(type(DIGITS)):
+    """A model that never writes its end token."""
+
+    def predict(self, *args, **settings):
+        logits = super().predict(*args, **settings)
+        logits[..., 1] = -torch.inf
+        return logits
+
+
+@pytest.mark.parametrize("name", ["less", "base", "klass", "threshold"])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_pattern_that_allows_everything_changes_no_token(name, temperature):
+    model = Endless(vocab_size=DIGITS.vocab_size, words=DIGITS.words)
+    free = settings_of(temperature=temperature, seed=7)
+    held = replace(free, constraint=Regex(".*"))
+    answers = [generate(model, PROMPT * 2, make_sampler(name), config) for config in (free, held)]
+    assert answers[0] == answers[1]
+
+
+@pytest.mark.parametrize("name", kinds())
+def test_raw_signals_leave_the_texts_in_the_language(name):
+    raw = replace(PHONE, raw=True)
+    for seed in range(2):
+        config = settings_of(constraint=raw, steps=6, temperature=float(seed), seed=2)
+        [answer] = generate(replace(DIGITS, seed=seed), PROMPT, make_sampler(name), config)
+        assert re.fullmatch(PHONE.pattern, answer.text)
+
+
+def test_a_sampler_sees_the_constrained_distribution_unless_it_asks_for_the_raw_one():
+    one_way = Regex("x{12}")
+    held = generate(DIGITS, PROMPT, make_sampler("threshold"), settings_of(constraint=one_way))
+    raw = generate(
+        DIGITS, PROMPT, make_sampler("threshold"), settings_of(constraint=replace(one_way, raw=True))
+    )
+    assert held[0].steps == 1  # nothing else fits, so every position is certain
+    assert raw[0].steps > 1
+    assert held[0].text == raw[0].text == "x" * 12
+
+
+def test_lengths_and_stop_strings_hold_too():
+    for least in (0, 3, 6):
+        config = settings_of(constraint=Regex("[0-9x]*"), min_new_tokens=least, stop=("x", "12"))
+        [answer] = generate(DIGITS, PROMPT, make_sampler("threshold"), config)
+        assert len(answer.token_ids) >= least
+        assert re.fullmatch("[0-9]*", answer.text)
+        assert "12" not in answer.text
+
+
+@pytest.mark.parametrize("name", ["less", "base", "saber", "dawn"])
+def test_a_filled_text_fits_as_a_whole(name):
+    pattern = Regex(r"1\d-\d{2,4}x+")
+    for text in ("1[[gap 1]]-[[gap 2-6]]", ["1", Gap(max=3), Gap(1), Gap(max=5)], "[[gap 0-9]]-12[[gap 2]]"):
+        filled = infill(DIGITS, text, make_sampler(name), GenerationConfig(constraint=pattern))
+        assert re.fullmatch(pattern.pattern, filled.text)
+
+
+@settings(max_examples=30)
+@given(
+    st.sampled_from(["(12|3-4)*", "x{3,}", "[0-9]+(-[0-9]+)*", "(a|1|12x?)+", ""]),
+    st.integers(3, 9),
+    st.sampled_from(sorted(SAMPLERS)),
+    st.integers(0, 99),
+)
+def test_any_order_of_commits_ends_in_the_language(pattern, length, name, seed):
+    config = settings_of(constraint=Regex(pattern), max_new_tokens=length, steps=1 + seed % length)
+    [answer] = generate(replace(DIGITS, seed=seed), PROMPT, make_sampler(name), config)
+    assert re.fullmatch(pattern, answer.text)
+
+
+def test_a_canvas_that_is_too_short_is_refused_before_the_first_forward():
+    model = replace(DIGITS, calls=[])
+    with raises_field("max_new_tokens", 5) as error:
+        generate(model, PROMPT, config=settings_of(constraint=Regex("x{8}"), max_new_tokens=5))
+    assert "8" in error.value.problem
+    with raises_field("constraint"):
+        generate(model, PROMPT, config=settings_of(constraint=Regex("x{2}"), min_new_tokens=5))
+    with raises_field("constraint"):
+        infill(model, "1[[gap 1]]", config=GenerationConfig(constraint=Regex("2.*")))
+    with raises_field("constraint"):
+        generate(model, PROMPT, config=settings_of(constraint=Regex("ö")))
+    assert model.calls == []

@@ -1,0 +1,1 @@
+"""Constraints: texts that always fit a regular expression, a JSON schema or a list of choices."""

@@ -1,0 +1,189 @@
+"""Which states a canvas can be in: forward from its beginning, backward from its end.
+
+A token can stand in a column if it leads from a state that the columns before it reach to one from which
+the columns behind it reach the end. Masks are wildcards. So each token is judged by the whole canvas, in any
+order of commits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from unmask.constraints.automaton import END, TokenAutomaton
+
+
+class Machine:
+    """An automaton over the columns of a canvas, where end tokens have a place.
+
+    In a generation, an end token leads from an accepting state to the last one, which keeps to end tokens.
+    In gaps, each state has a twin: an end token leads to it, and the gap's last column leads back.
+    """
+
+    def __init__(self, automaton: TokenAutomaton, *, gaps: bool) -> None:
+        moves, accept = automaton.next, automaton.accept
+        self.gaps = gaps
+        self.automaton = automaton
+        self.kinds = automaton.kinds
+        states, dead = len(moves), len(moves) - 1
+        if gaps:
+            twins = torch.full_like(moves, 2 * states - 1)
+            moves = moves.masked_fill(moves == dead, 2 * states - 1)
+            twin = torch.arange(states, 2 * states, device=moves.device)
+            moves[:, END] = twins[:, END] = twin
+            moves[dead, END] = 2 * states - 1
+            self.next = torch.cat([moves, twins])
+            self.accept = torch.cat([accept, torch.zeros_like(accept)])
+        else:
+            self.next = torch.cat([moves, moves[-1:]])  # the end state, then the dead one
+            self.next = self.next.masked_fill(self.next == dead, states)
+            ends = torch.where(accept, dead, states)
+            self.next[:, END] = torch.cat([ends, ends.new_tensor([states])])
+            self.next[dead, END] = dead
+            self.accept = torch.cat([accept, torch.zeros_like(accept[:1])])
+            self.accept[dead] = True
+
+    @property
+    def states(self) -> int:
+        return len(self.next)
+
+    @cached_property
+    def steps(self) -> Tensor:
+        """Which state leads to which, [2, S, S] float: by any token, and by any but end tokens."""
+        table = torch.zeros(2, self.states, self.states, device=self.next.device)
+        for kind, moves in enumerate(
+            (self.next, torch.cat([self.next[:, :END], self.next[:, END + 1 :]], 1))
+        ):
+            table[kind].scatter_(1, moves, 1.0)
+        table[:, :, -1] = 0
+        return table
+
+    @cached_property
+    def edges(self) -> tuple[Tensor, Tensor, Tensor]:
+        """All pairs of states that some class connects, [E] and [E], and which classes do, [E, C] float."""
+        states, classes = self.next.shape
+        source = torch.arange(states, device=self.next.device)[:, None].expand(-1, classes)
+        alive = self.next != states - 1
+        kind = torch.arange(classes, device=self.next.device).expand(states, -1)[alive]
+        pairs, which = torch.unique((source * states + self.next)[alive], return_inverse=True)
+        table = torch.zeros(len(pairs), classes, device=self.next.device)
+        table[which, kind] = 1.0
+        return pairs // states, pairs % states, table
+
+    def fold(self, sets: Tensor) -> Tensor:
+        """Return the sets of states [..., S] behind a gap's last column: a twin is its state again."""
+        half = self.states // 2
+        first = (sets[..., :half] + sets[..., half:]).clamp(max=1)
+        return torch.cat([first, torch.zeros_like(first)], dim=-1)
+
+    def unfold(self, sets: Tensor) -> Tensor:
+        """Return the sets of states [..., S] before a gap's last column ends, from those behind it."""
+        half = self.states // 2
+        both = torch.cat([sets[..., :half], sets[..., :half]], dim=-1)
+        both[..., -1] = 0
+        return both
+
+    @cached_property
+    def distance(self) -> Tensor:
+        """Fewest tokens from each state to an accepting one, [S]; -1: there is no way."""
+        far = torch.where(self.accept, 0, -1)
+        step = 0
+        reached = self.accept.float()
+        while True:
+            step += 1
+            more = ((self.steps[1] @ reached) > 0) | (reached > 0)
+            new = more & (far < 0)
+            if not new.any():
+                return far
+            far[new] = step
+            reached = more.float()
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """The columns of some rows, as a machine reads them."""
+
+    moves: Tensor  # [B, W, S] where each state goes by the column's token
+    masked: Tensor  # [B, W] bool
+    closed: Tensor  # [1 or B, W] bool, no end token may stand there
+    last: Tensor | None  # [W] bool, the last column of a gap
+    mixed: list[tuple[bool, bool]] = field(default_factory=list)  # per column: some are masked, some are not
+
+    @staticmethod
+    def read(machine: Machine, tokens: Tensor, mask_id: int, closed: Tensor, last: Tensor | None) -> Columns:
+        """Read tokens [B, W]."""
+        masked = tokens == mask_id
+        moves = machine.next.T[machine.kinds[tokens]]
+        if tokens.is_cuda:  # to know which columns are masked, the host would have to wait
+            mixed = [(True, True)] * tokens.shape[1]
+        else:
+            mixed = list(zip(masked.any(0).tolist(), (~masked).any(0).tolist(), strict=True))
+        return Columns(moves, masked, closed, last, mixed)
+
+    def forward(self, machine: Machine, sets: Tensor) -> Tensor:
+        """Return the states before and behind each column, [B, W + 1, S], from those before the first."""
+        out = [sets]
+        steps = self._steps(machine)
+        for column, (some_masked, some_fixed) in enumerate(self.mixed):
+            after = spread = fixed = sets
+            if some_masked:
+                after = spread = _step(sets, steps[column])
+            if some_fixed:
+                after = fixed = torch.zeros_like(sets).scatter_reduce_(1, self.moves[:, column], sets, "amax")
+            if some_masked and some_fixed:
+                after = torch.where(self.masked[:, column, None], spread, fixed)
+            if self.last is not None:
+                after = torch.where(self.last[column], machine.fold(after), after)
+            sets = after
+            out.append(sets)
+        return torch.stack(out, dim=1)
+
+    def backward(self, machine: Machine, sets: Tensor) -> Tensor:
+        """Return the states before and behind each column, [B, W + 1, S], from those behind the last."""
+        out = [sets]
+        steps = self._steps(machine)
+        for column, (some_masked, some_fixed) in reversed(list(enumerate(self.mixed))):
+            if self.last is not None:
+                sets = torch.where(self.last[column], machine.unfold(sets), sets)
+            before = spread = fixed = sets
+            if some_masked:
+                before = spread = _step(sets, steps[column].mT)
+            if some_fixed:
+                before = fixed = sets.gather(1, self.moves[:, column])
+            if some_masked and some_fixed:
+                before = torch.where(self.masked[:, column, None], spread, fixed)
+            sets = before
+            out.append(sets)
+        return torch.stack(out[::-1], dim=1)
+
+    def _steps(self, machine: Machine) -> list[Tensor]:
+        """Return the matrix of each column, [S, S] or [B, S, S]."""
+        opened, closing = machine.steps
+        if len(self.closed) > 1:
+            return [machine.steps[each.long()] for each in self.closed.T]
+        flags = self.closed[0]
+        if flags.is_cuda:
+            return [torch.where(flag, closing, opened) for flag in flags]
+        return [closing if flag else opened for flag in flags.tolist()]
+
+    def classes(self, machine: Machine, before: Tensor, behind: Tensor) -> Tensor:
+        """Return the classes of tokens that fit each column, [B, W, C] bool.
+
+        `before` and `behind` [B, W + 1, S] are the reachable sets of `forward` and `backward`.
+        """
+        source, target, table = machine.edges
+        behind = behind[:, 1:]
+        if self.last is not None:
+            behind = torch.where(self.last[:, None], machine.unfold(behind), behind)
+        fits = (before[:, :-1, source] * behind[:, :, target]) @ table > 0
+        fits[..., END] &= ~self.closed
+        return fits
+
+
+def _step(sets: Tensor, table: Tensor) -> Tensor:
+    """Return the states [B, S] that a table [S, S] or [B, S, S] leads to."""
+    reached = sets @ table if table.ndim == 2 else (sets[:, None] @ table)[:, 0]
+    return reached.clamp_(max=1)

@@ -1,0 +1,82 @@
+"""Hold a generation or a text with gaps to the constraints of its settings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from torch import Tensor
+
+from unmask.constraints.automaton import AUTOMATA
+from unmask.constraints.fitting import Fitting
+from unmask.constraints.language import Constraint
+from unmask.constraints.vocabulary import token_bytes
+from unmask.decoding.bans import Bans
+from unmask.decoding.canvas import Canvas
+from unmask.errors import FieldError
+from unmask.text.config import GenerationConfig
+from unmask.text.prompts import tokenizer_of
+from unmask.types import MaskedLM
+
+
+def constrain(bans: Bans, model: MaskedLM, canvas: Canvas, config: GenerationConfig) -> Bans:
+    """Return the bans of a generation; its text, without the prompt, must fit. Raise if none can."""
+    constraints = config.constraints(len(canvas.tokens))
+    if model.info.grid is not None and any(each is not None for each in constraints):
+        problem = "is not offered yet for models that attend block by block"
+        raise FieldError("constraint", constraints[0], problem, "use a model with full attention")
+    fitting = _fitting(bans, model, canvas, constraints, canvas.start, model.info.eos_ids, config.stop)
+    if fitting is None:
+        return bans
+    room = canvas.tokens.shape[1] - canvas.start
+    for constraint, shortest in zip(constraints, fitting.shortest(canvas, bans.closed), strict=True):
+        if shortest is None:
+            continue
+        if shortest < 0:
+            problem = "cannot be written with the tokens of this model"
+            raise FieldError("constraint", constraint, problem, "use letters that the model knows")
+        if shortest > room:
+            problem = f"must be at least {shortest}, the tokens of the shortest text that fits the constraint"
+            raise FieldError("max_new_tokens", room, problem)
+        problem = f"has no text of {config.min_new_tokens} to {room} tokens that fits"
+        raise FieldError("constraint", constraint, problem, "change min_new_tokens or max_new_tokens")
+    return replace(bans, language=fitting, raw=any(each is not None and each.raw for each in constraints))
+
+
+def constrain_gaps(
+    bans: Bans, model: MaskedLM, canvas: Canvas, config: GenerationConfig, first: int, last: Tensor
+) -> Bans:
+    """Return the bans of a text with gaps; the whole text, from column `first`, must fit.
+
+    `last` [N] marks the last column of each gap.
+    """
+    constraints = config.constraints(1)
+    fitting = _fitting(bans, model, canvas, constraints, first, bans.ends, (), last)
+    if fitting is None:
+        return bans
+    if fitting.shortest(canvas, bans.closed) != [None]:
+        problem = "fits no filling of these gaps; it holds for the whole text, gaps and the text around them"
+        raise FieldError("constraint", constraints[0], problem, "make the gaps longer, or change the text")
+    return replace(bans, language=fitting, raw=any(each is not None and each.raw for each in constraints))
+
+
+def _fitting(
+    bans: Bans,
+    model: MaskedLM,
+    canvas: Canvas,
+    constraints: Sequence[Constraint | None],
+    first: int,
+    ends: Sequence[int],
+    stop: Sequence[str],
+    last: Tensor | None = None,
+) -> Fitting | None:
+    """Return the languages of the rows, or None if no row has one."""
+    if all(constraint is None for constraint in constraints):
+        return None
+    tokens = list(token_bytes(tokenizer_of(model), model.info.vocab_size))
+    for token in (*bans.ids, *ends):
+        tokens[token] = None
+    usable = [token for token in dict.fromkeys(ends) if token not in bans.ids]
+    made = {each: AUTOMATA.get(each, tokens, usable, stop) for each in set(constraints) - {None} if each}
+    automata = [None if each is None else made[each] for each in constraints]
+    return Fitting.of(automata, canvas, first, last)
