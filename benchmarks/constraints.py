@@ -149,7 +149,7 @@ def run_fit(generations: int) -> None:
             config, constraint=JSONSchema(PERSON), max_new_tokens=None, min_new_tokens=0, seed=seed
         )
         text = f'{{"name": "[[gap {rng.choice(("0-4", "2"))}]]", "age":[[gap 1-3]][[gap 0-6]]}}'
-        filled = unmask.infill(model, text, sampler, gaps)  # type: ignore[arg-type]
+        filled = unmask.infill(model, text, sampler, gaps)
         good += fits(gaps.constraint, filled.text)  # type: ignore[arg-type]
         done += len(answers) + 1
         if seed % 50 == 0:
