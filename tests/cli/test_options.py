@@ -10,7 +10,13 @@ import pytest
 from tests.raises import raises_field
 from unmask import LESS, SAMPLERS, GenerationConfig, make_sampler
 from unmask.cli.fields import describe, parse, parse_fields
-from unmask.cli.options import DecodingOptions, LengthOptions, SamplerOptions, build_config
+from unmask.cli.options import (
+    ConstraintOptions,
+    DecodingOptions,
+    LengthOptions,
+    SamplerOptions,
+    build_config,
+)
 from unmask.cli.serve import LimitOptions
 from unmask.describe import field_lines
 from unmask.samplers.wrapper import layers, settings
@@ -21,12 +27,15 @@ from unmask.serving.settings import Settings
 # internal: neither ever changes a text
 NO_OPTION = {"stop_at_eos", "reuse"}
 HTTP_NAMES = {"max_new_tokens": "max_tokens", "min_new_tokens": "min_tokens"}
-SETTINGS = {item.name for item in fields(GenerationConfig)} - NO_OPTION
+CONSTRAINTS = {"regex", "json_schema", "choices"}  # one setting, three options; requests have them too
+SETTINGS = {item.name for item in fields(GenerationConfig)} - NO_OPTION - {"constraint"}
 
 
 def test_every_setting_of_a_generation_has_an_option_and_a_field_in_requests():
     options = {item.name for group in (DecodingOptions, LengthOptions) for item in fields(group)}
     assert options == SETTINGS
+    assert {item.name for item in fields(ConstraintOptions)} == CONSTRAINTS
+    assert {"regex", "response_format", "choice"} <= set(Common.model_fields)
     assert {HTTP_NAMES.get(name, name) for name in SETTINGS} <= set(Common.model_fields)
 
 

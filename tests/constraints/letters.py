@@ -55,11 +55,17 @@ def writer(*words: str, **settings) -> Writer:
 
 
 def completions(tokens: Sequence[int], model: Writer, closed: Sequence[bool] | None = None):
-    """All canvases that the masks of this one can become; behind an end token there are end tokens only."""
+    """All canvases that the masks of this one can become; behind an end token there are end tokens only.
+
+    A closed mask does not become an end token.
+    """
     options = [range(1, model.vocab_size) if token == MASK else (token,) for token in tokens]
     for full in product(*options):
         first = full.index(END) if END in full else len(full)
         if any(token != END for token in full[first:]):
             continue
-        if closed is None or not any(token == END and shut for token, shut in zip(full, closed, strict=True)):
+        chosen = (
+            full[column] for column in range(len(full)) if closed and closed[column] and not tokens[column]
+        )
+        if END not in chosen:
             yield full

@@ -53,7 +53,7 @@ def tokens_that_fit(canvas, bans, window):
     return [[set(column.isfinite().nonzero()[:, 0].tolist()) for column in row] for row in banned]
 
 
-@settings(max_examples=80)
+@settings(max_examples=40)
 @given(PATTERNS, st.lists(TOKENS, min_size=1, max_size=4), st.integers(0, 2), st.data())
 def test_a_token_is_allowed_where_some_text_of_the_language_has_it(pattern, tokens, least, data):
     length, closed = len(tokens), [column < least for column in range(len(tokens))]

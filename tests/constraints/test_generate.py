@@ -51,7 +51,7 @@ def settings_of(**changes):
 @pytest.mark.parametrize("name", kinds())
 @pytest.mark.parametrize("block_length", [None, 4])
 def test_every_sampler_writes_texts_that_fit(name, block_length):
-    for seed in range(3):
+    for seed in range(2):
         model = replace(DIGITS, seed=seed)
         config = settings_of(
             constraint=PHONE, block_length=block_length, steps=(6, 12)[seed % 2], temperature=seed / 2, seed=1

@@ -246,7 +246,7 @@ class ConstraintOptions:
         str | None,
         _text("--json-schema", metavar="FILE", help="The text is JSON that fits the schema in this file."),
     ] = None
-    choice: Annotated[
+    choices: Annotated[
         list[str] | None,
         _text("--choice", metavar="TEXT", help="The text is one of these. May be repeated."),
     ] = None
@@ -255,12 +255,12 @@ class ConstraintOptions:
         """Return the constraint, or None if there is none."""
         from unmask.constraints.language import Choice, JSONSchema, Regex
 
-        if sum(each not in (None, []) for each in (self.regex, self.json_schema, self.choice)) > 1:
+        if sum(each not in (None, []) for each in (self.regex, self.json_schema, self.choices)) > 1:
             raise ValueError("--regex, --json-schema and --choice exclude each other; leave out all but one")
         if self.json_schema is not None:
             return JSONSchema(Path(self.json_schema).read_text(encoding="utf-8"))
-        if self.choice:
-            return Choice(self.choice)
+        if self.choices:
+            return Choice(self.choices)
         return None if self.regex is None else Regex(self.regex)
 
 
