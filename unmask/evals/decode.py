@@ -14,6 +14,7 @@ import torch
 from unmask.evals.batches import EvalBatch
 from unmask.evals.records import Record, prompt_hash
 from unmask.evals.task import Sample, Task, Verdict
+from unmask.text.between import generate_between
 from unmask.text.config import GenerationConfig
 from unmask.text.generate import Generation, generate
 from unmask.text.prompts import TextModel
@@ -43,7 +44,7 @@ def decode_batch(
     """Decode a batch and judge its texts; hold `device` while the model runs, not while judging."""
     with device or nullcontext():
         began = perf_counter()
-        answers = generate(model, [one.ids for one in batch.samples], sampler, config)
+        answers = _generate(model, batch, sampler, config)
         decoded = perf_counter()
     samples = [one.sample for one in batch.samples]
     verdicts = judge(task, samples, [answer.text for answer in answers])
@@ -55,6 +56,16 @@ def decode_batch(
         scoring=perf_counter() - decoded,
         peak_memory=peak_memory(),
     )
+
+
+def _generate(
+    model: TextModel, batch: EvalBatch, sampler: Sampler, config: GenerationConfig
+) -> list[Generation]:
+    prompts = [one.ids for one in batch.samples]
+    canvases = [one.canvas for one in batch.samples if one.canvas is not None]
+    if canvases:  # all of a task's samples have one, or none
+        return generate_between(model, prompts, canvases, sampler, config)
+    return generate(model, prompts, sampler, config)
 
 
 def judge(task: Task, samples: Sequence[Sample], texts: Sequence[str]) -> list[Verdict]:
