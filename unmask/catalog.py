@@ -130,4 +130,5 @@ EXPERIMENTS: dict[str, str] = {
     "pareto": "Accuracy against steps over a grid of the thresholds c and d.",
     "leave-one-out": "Thresholds chosen on all other models and tasks, tested on the one left out.",
     "frontier": "All samplers, as their authors set them and tuned: accuracy against forwards.",
+    "evidence": "Tuned samplers on a grid of models: sizes, seeds, and tasks of any order (--grid).",
 }

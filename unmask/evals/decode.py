@@ -11,7 +11,7 @@ from time import perf_counter
 
 import torch
 
-from unmask.evals.batches import EvalBatch
+from unmask.evals.batches import EncodedSample, EvalBatch
 from unmask.evals.records import Record, prompt_hash
 from unmask.evals.task import Sample, Task, Verdict
 from unmask.text.between import generate_between
@@ -48,10 +48,10 @@ def decode_batch(
         decoded = perf_counter()
     samples = [one.sample for one in batch.samples]
     verdicts = judge(task, samples, [answer.text for answer in answers])
-    rows = zip(samples, answers, verdicts, strict=True)
+    rows = zip(batch.samples, answers, verdicts, strict=True)
     return Decoded(
         batch.number,
-        tuple(_record(*row) for row in rows),
+        tuple(_record(model, *row) for row in rows),
         seconds=decoded - began,
         scoring=perf_counter() - decoded,
         peak_memory=peak_memory(),
@@ -97,7 +97,8 @@ def _named(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def _record(sample: Sample, answer: Generation, verdict: Verdict) -> Record:
+def _record(model: TextModel, encoded: EncodedSample, answer: Generation, verdict: Verdict) -> Record:
+    sample, canvas = encoded.sample, encoded.canvas
     return Record(
         id=sample.id,
         prompt=prompt_hash(sample),
@@ -109,7 +110,7 @@ def _record(sample: Sample, answer: Generation, verdict: Verdict) -> Record:
         forwards=answer.forwards,
         forced_share=answer.forced_share,
         leftovers=answer.leftovers,
-        tokens=len(answer.token_ids),
+        tokens=len(answer.token_ids) if canvas is None else canvas.count(model.info.mask_id),
         prompt_tokens=answer.prompt_tokens,
         finish=answer.finish,
     )
