@@ -42,7 +42,7 @@ def model():
 
 
 def test_a_higher_bar_commits_less_ahead_and_texts_do_not_depend_on_the_batch(model):
-    config = GenerationConfig(max_new_tokens=48)
+    config = GenerationConfig(max_new_tokens=20)
     found = measure(model, PROMPTS, config, batch_size=2)
     assert [one.texts for one in found] == [2] * len(found)
     early = [one.early for one in found]
@@ -63,7 +63,7 @@ def test_prompts_are_needed(model):
 def test_the_command_writes_a_preset_that_other_commands_take(tmp_path):
     prompts, out = tmp_path / "prompts.txt", tmp_path / "bar.json"
     prompts.write_text("Evaluate 8(x + 4) for x = 6.\n\nSolve x + 1 = 3.\n", encoding="utf-8")
-    arguments = ["calibrate", "mini-dream", "--prompts", str(prompts), "--max-new-tokens", "32"]
+    arguments = ["calibrate", "mini-dream", "--prompts", str(prompts), "--max-new-tokens", "12"]
     done = CliRunner().invoke(app, [*arguments, "--device", "cpu", "--out", str(out)])
     assert done.exit_code == 0, done.output
     preset = json.loads(out.read_text(encoding="utf-8"))

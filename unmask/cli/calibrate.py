@@ -35,7 +35,7 @@ class CalibrateOptions(LoadOptions):
             "--tasks",
             "--task",
             metavar="A,B,...",
-            help="Take the prompts of these tasks in turn, of small ones the dev items; answers are not read.",
+            help="Take the prompts of these tasks in turn (dev items of small ones); answers are not read.",
             autocompletion=complete.task_list,
         ),
     ] = TASKS

@@ -22,7 +22,7 @@ def encode_between(model: TextModel, before: str, answer: str, after: str) -> tu
     """
     tokenizer = tokenizer_of(model)
     left, middle, right = (tokenizer.encode(text) for text in (before, answer, after))
-    return (*left, *[model.info.mask_id] * len(middle), *right, tokenizer.special.ends[-1])
+    return (*left, *[model.info.mask_id] * len(middle), *right, model.info.eos_ids[-1])
 
 
 def generate_between(
@@ -46,8 +46,7 @@ def generate_between(
             raise FieldError(f"canvases[{row}]", len(canvas), f"must have at most {length} tokens", remedy)
         fill = [model.info.eos_ids[0]] * (length - len(canvas))
         tokens[row, blank.start :] = torch.tensor([*canvas, *fill], device=tokens.device)
-    canvas = replace(blank, tokens=tokens)
     bans = replace(prepared.run.bans, ends=model.info.eos_ids, closed=tokens == model.info.mask_id)
-    run = replace(prepared.run, canvas=canvas, bans=bans)
+    run = replace(prepared.run, canvas=replace(blank, tokens=tokens), bans=bans)
     answers = replace(prepared, run=run)
     return answers.read(answers.steps, since=since)

@@ -243,12 +243,12 @@ def _start(member: Member, out: Path, device: str) -> subprocess.Popen[bytes]:
         file.parent.mkdir(parents=True, exist_ok=True)
     recipe.write_text(json.dumps(member.table, indent=2) + "\n", encoding="utf-8")
     command = [sys.executable, "-m", "unmask.training", str(recipe), "--out", str(folder), "--resume"]
-    with log.open("ab") as file:
+    with log.open("ab") as output:
         return subprocess.Popen(
             [*command, "--device", device],
             stdin=subprocess.DEVNULL,
-            stdout=file,
-            stderr=file,
+            stdout=output,
+            stderr=output,
             env={**os.environ, "OMP_NUM_THREADS": "1", "TORCHINDUCTOR_COMPILE_THREADS": "2"},
         )
 

@@ -87,13 +87,14 @@ def score(item: Item, text: str) -> Scored:
     """Accept every order that meets the constraints, in the form that the prompt asks for."""
     form, people = item.meta["form"], item.meta["people"]
     matches = [READ[form].fullmatch(line.strip()) for line in text.strip().splitlines()]
-    pairs = [match.groups() if form == "rows" else match.groups()[::-1] for match in matches if match]
+    seat, person = (1, 2) if form == "rows" else (2, 1)
+    pairs = [(str(match[seat]), str(match[person])) for match in matches if match]
     if len(pairs) != len(matches) or len(pairs) != SEATS:
         return Scored(False, None)
-    if form == "rows" and [seat for seat, _ in pairs] != sorted(seat for seat, _ in pairs):
+    if form == "rows" and pairs != sorted(pairs):
         return Scored(False, None)
     seats = dict(pairs)
-    order = tuple(seats.get(str(seat), "") for seat in range(1, SEATS + 1))
+    order = tuple(seats.get(str(number), "") for number in range(1, SEATS + 1))
     right = sorted(order) == sorted(people) and all(holds(c, order) for c in item.meta["constraints"])
     return Scored(right, " ".join(order))
 
