@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import _thread
 import json
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -70,20 +73,6 @@ def test_a_grid_is_trained_once_and_a_lost_model_again(grid_file, tmp_path):
     assert [one.state(out) for one in everyone] == ["new", "done"]
 
 
-def test_a_failed_training_is_named_at_the_end(grid_file, tmp_path):
-    table = json.loads(grid_file.read_text())
-    table["changes"]["data"] = {
-        "lengths": [10, 11],
-        "canvas": 9,
-    }  # no item fits
-    table["sizes"][0]["seeds"] = [1]
-    grid_file.write_text(json.dumps(table))
-    grid = read_grid(grid_file)
-    with pytest.raises(ValueError, match=members(grid)[0].name):
-        train_grid(grid, tmp_path / "out", device="cpu", watch=lambda line: None)
-    assert read_summary(tmp_path / "out") == []
-
-
 def test_the_shipped_grid_has_both_families_three_sizes_and_seeds_and_fits_its_time():
     grid = read_grid(find_grid("evidence"))
     everyone = members(grid)
@@ -117,3 +106,30 @@ def test_a_grid_needs_at_least_one_job():
 def test_a_folder_without_a_grid_is_refused(tmp_path):
     with raises_field("grid", str(tmp_path)):
         read_summary(tmp_path)
+
+
+def test_an_interrupted_grid_ends_its_trainings_and_resumes(grid_file, tmp_path):
+    table = json.loads(grid_file.read_text())
+    table["changes"] = {"schedule": {"steps": 100_000}, "run": {"checkpoint_every": 1}}
+    table["sizes"][0] |= {"seeds": [1], "max_seconds": 4}
+    grid_file.write_text(json.dumps(table))
+    grid, out = read_grid(grid_file), tmp_path / "out"
+    [member] = members(grid)
+
+    def interrupt(line: str) -> None:
+        if "starts" in line:
+            threading.Thread(target=wait_and_interrupt).start()
+
+    def wait_and_interrupt() -> None:
+        deadline = time.monotonic() + 120
+        while member.state(out) == "new" and time.monotonic() < deadline:
+            time.sleep(0.05)
+        _thread.interrupt_main()
+
+    with pytest.raises(KeyboardInterrupt):
+        train_grid(grid, out, device="cpu", watch=interrupt)
+    assert member.state(out) == "resumes"
+    lines: list[str] = []
+    train_grid(grid, out, device="cpu", watch=lines.append)
+    assert "resumes" in lines[0]
+    assert member.state(out) == "done"

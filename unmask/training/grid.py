@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -225,7 +226,8 @@ def train_grid(grid: Grid, out: Path, *, device: str = "auto", watch: Watch = pr
             sleep(POLL)
     finally:
         for _, process, _ in running:
-            process.terminate()
+            process.send_signal(signal.SIGINT)  # it then ends its own processes
+        for _, process, _ in running:
             process.wait()
     write_summary(everyone, out)
     if failed:
