@@ -112,6 +112,13 @@ TASKS: dict[str, TaskEntry] = {
     "mini-mmlu": TaskEntry("Choose one of four answers about an invented world.", 500, _MINI),
     "mini-hellaswag": TaskEntry("Choose the next event of a short script.", 500, _MINI),
     "mini-winogrande": TaskEntry("Choose the thing that a pronoun means.", 500, _MINI),
+    "mini-fim-code": TaskEntry("Write the missing lines of a function; hidden tests are run.", 500, _MINI),
+    "mini-fim-prose": TaskEntry("Write the missing sentence of a story; its effect counts.", 500, _MINI),
+    "mini-sudoku": TaskEntry("Fill a sudoku of 4 x 4; every valid solution counts.", 500, _MINI),
+    "mini-countdown": TaskEntry("Make a target from given numbers; every way counts.", 500, _MINI),
+    "mini-seating": TaskEntry("Seat four people under constraints; every valid order counts.", 500, _MINI),
+    "mini-recall": TaskEntry("Repeat pairs of people and things, in any order.", 500, _MINI),
+    "mini-report": TaskEntry("Write 150 to 300 tokens about given facts; all must be there.", 500, _MINI),
 }
 
 EXPERIMENTS: dict[str, str] = {
@@ -131,4 +138,5 @@ EXPERIMENTS: dict[str, str] = {
     "pareto": "Accuracy against steps over a grid of the thresholds c and d.",
     "leave-one-out": "Thresholds chosen on all other models and tasks, tested on the one left out.",
     "frontier": "All samplers, as their authors set them and tuned: accuracy against forwards.",
+    "evidence": "Tuned samplers on a grid of models: sizes, seeds, and tasks of any order (--grid).",
 }

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from unmask.cli.bench import bench
+from unmask.cli.calibrate import calibrate
 from unmask.cli.chat import chat
 from unmask.cli.command import command
 from unmask.cli.compare import compare
@@ -50,7 +51,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for function in (generate, chat, infill, compare, samplers, tasks, trace, train, serve, score, compare_runs):
+for function in (
+    *(generate, chat, infill, compare, samplers, tasks, trace, train, serve, score, compare_runs),
+    calibrate,
+):
     app.command(epilog=EPILOGS.get(function.__name__))(command(function))
 app.command(epilog=LETTERS)(command(reproduce))
 app.add_typer(bench, name="bench")

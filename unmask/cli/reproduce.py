@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -89,7 +90,12 @@ class ReproduceOptions(LoadOptions):
     )
     page: Annotated[
         Path | None,
-        typer.Option("--page", metavar="FILE", show_default="OUT/results.md", help="The page of `all`."),
+        typer.Option(
+            "--page",
+            metavar="FILE",
+            show_default="OUT/results.md",
+            help="The page of `all`; if given, of any.",
+        ),
     ] = None
     data: DataFolder = None
     batch_size: Annotated[
@@ -117,6 +123,22 @@ class ReproduceOptions(LoadOptions):
         float | None, typer.Option("--max-steps", help="calibrate: steps per sample at most, instead.")
     ] = None
 
+    grid: Annotated[
+        Path | None,
+        typer.Option(
+            "--grid",
+            metavar="FOLDER",
+            help="evidence: the folder of `unmask train --grid`.",
+        ),
+    ] = None
+    dev_limit: Annotated[
+        int | None,
+        typer.Option("--dev-limit", min=1, show_default="as --limit", help="As --limit, for dev items."),
+    ] = None
+    jobs: Annotated[
+        int, typer.Option("--jobs", min=1, help="Models at a time, each in a process of its own.")
+    ] = 1
+
     def lab(self, decoding: ReproduceDecoding, cluster: Cluster | None) -> Lab:
         """Return the lab with these settings; it loads models through the CLI."""
         from unmask.experiments.lab import Lab, LabSettings
@@ -124,7 +146,7 @@ class ReproduceOptions(LoadOptions):
         config = build_config(decoding)
         names = [item.name for item in fields(LabSettings)]
         values = {name: getattr(self if hasattr(self, name) else config, name) for name in names}
-        values["models"] = tuple(self.models or [DEFAULT_MODEL])
+        values["models"] = tuple(self.models or ([] if self.grid else [DEFAULT_MODEL]))
         values["tasks"] = tuple(self.tasks.split(",")) if self.tasks else ()
 
         def decode(name: str, job: EvalJob, batches: Sequence[EvalBatch]) -> Iterator[Decoded]:
@@ -171,9 +193,10 @@ def reproduce(
     show_list: List = False,
 ) -> None:
     """Make the paper's tables and figures; the same command again resumes a stopped run."""
-    from unmask.experiments import EXPERIMENTS, get_experiment
+    from unmask.experiments import EXPERIMENTS, NEEDS_GRID, get_experiment
 
-    chosen = dict.fromkeys(EXPERIMENTS if "all" in names else names)
+    every = [name for name in EXPERIMENTS if options.grid or name not in NEEDS_GRID]
+    chosen = dict.fromkeys(every if "all" in names else names)
     experiments = [get_experiment(name) for name in chosen]
     _set_threads(options.threads)
     if options.unsafe_code:  # the workers of a cluster must know when they start
@@ -184,6 +207,10 @@ def reproduce(
         lab = options.lab(decoding, workers)
         if not options.records_only:
             _prepare(lab, experiments, options, workers)
+        if options.jobs > 1 and not (options.dry_run or options.records_only):
+            from unmask.experiments.parallel import make_runs
+
+            make_runs(lab.settings, lab.models, list(chosen), options.jobs, partial(typer.echo, err=True))
         if not options.dry_run:
             _make(lab, experiments, options, every="all" in names)
 
@@ -205,12 +232,17 @@ def _connected(cluster: RayOptions, options: ReproduceOptions) -> Iterator[Clust
 def _prepare(
     lab: Lab, experiments: Sequence[Experiment], options: ReproduceOptions, workers: Cluster | None
 ) -> None:
-    """Check what isolates programs, and say how long the missing runs will take."""
+    """Check what isolates programs, and say how long the missing runs will take.
+
+    Several jobs would wait for the models to be timed one by one, so they start without an estimate.
+    """
     from unmask.evals import get_task
     from unmask.experiments.forecast import forecast
 
     tasks = {name for model in lab.models for name in lab.tasks(model)}
     check_isolation(map(get_task, tasks), unsafe=options.unsafe_code)
+    if options.jobs > 1 and not options.dry_run:
+        return
     lines = _estimate(forecast(lab, experiments), 1 if workers is None else workers.workers)
     for line in lines:
         typer.secho(line, dim=not options.dry_run, err=not options.dry_run)
@@ -249,6 +281,7 @@ def _make(lab: Lab, experiments: Sequence[Experiment], options: ReproduceOptions
     from unmask.experiments.page import figures_folder, write_page
 
     page, tables = options.page or options.out / PAGE, options.out / "reports"
+    every = every or options.page is not None
     figures = figures_folder(page) if every else tables
     reports, outcomes, missing = {}, {}, dict[str, str]()
     for experiment in experiments:

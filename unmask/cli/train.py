@@ -1,4 +1,4 @@
-"""`unmask train`: train a model from a recipe."""
+"""`unmask train`: train a model from a recipe, or a grid of models."""
 
 from __future__ import annotations
 
@@ -8,27 +8,80 @@ from typing import Annotated
 import typer
 
 from unmask.cli import complete
+from unmask.errors import FieldError
 
 Recipe = Annotated[
-    str,
+    str | None,
     typer.Argument(
         help="A recipe file (.toml or .json), or a shipped one: mini-llada, mini-dream.",
         autocompletion=complete.recipes,
+        show_default=False,
     ),
 ]
-Out = Annotated[Path, typer.Option("--out", help="Folder for the weights, the tokenizer and the log.")]
+GridName = Annotated[
+    str | None,
+    typer.Option(
+        "--grid",
+        metavar="FILE",
+        show_default=False,
+        help="Train all models of a grid file, or of the shipped one: evidence. Skip those that are there.",
+    ),
+]
+Out = Annotated[
+    Path, typer.Option("--out", help="Folder for the weights, the tokenizer and the log, or for the grid.")
+]
 Device = Annotated[
     str, typer.Option("--device", help="auto, cpu, cuda or cuda:N.", autocompletion=complete.devices)
 ]
 Resume = Annotated[bool, typer.Option("--resume", help="Resume from the folder's checkpoint.")]
+Minutes = Annotated[
+    float | None,
+    typer.Option(
+        "--minutes", show_default="as the file says", help="With --grid: change all time limits to fit this."
+    ),
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="With --grid: only print the plan.")]
 
 
-def train(recipe: Recipe, out: Out, device: Device = "auto", resume: Resume = False) -> None:
-    """Train a model, or fine-tune one on prompt/answer pairs, from a recipe."""
+def train(
+    out: Out,
+    recipe: Recipe = None,
+    grid: GridName = None,
+    device: Device = "auto",
+    resume: Resume = False,
+    minutes: Minutes = None,
+    dry_run: DryRun = False,
+) -> None:
+    """Train a model, or fine-tune one on prompt/answer pairs, from a recipe; or train a grid of models."""
+    if (recipe is None) == (grid is None):
+        raise FieldError("recipe", recipe, "must be given, or a grid instead", "name a recipe, or use --grid")
+    if grid is not None:
+        _train_grid(grid, out, device, minutes, dry_run=dry_run)
+        return
     from unmask.training.progress import show_progress
     from unmask.training.recipe import find_recipe
     from unmask.training.trainer import train as run
 
+    assert recipe is not None
     with show_progress() as watch:
         run(find_recipe(recipe), out, device=device, resume=resume, watch=watch)
     typer.echo(str(out))
+
+
+def _train_grid(name: str, out: Path, device: str, minutes: float | None, *, dry_run: bool) -> None:
+    """Print the plan of a grid, and train what is missing."""
+    from unmask.training.grid import estimate, find_grid, members, read_grid, train_grid
+
+    grid = read_grid(find_grid(name))
+    grid = grid if minutes is None else grid.within(minutes)
+    everyone = members(grid)
+    for one in everyone:
+        millions = one.parameters / 1e6
+        typer.echo(f"{one.name}: {millions:.1f} M parameters, {one.seconds:.0f} s, {one.state(out)}")
+    missing = [one for one in everyone if one.state(out) != "done"]
+    seconds = estimate(missing, grid.jobs)
+    total = f"{len(missing)} of {len(everyone)} models to train, {grid.jobs} at a time"
+    typer.echo(f"estimate: about {seconds / 60:.1f} minutes for {total}")
+    if not dry_run:
+        train_grid(grid, out, device=device, watch=typer.echo)
+        typer.echo(str(out))

@@ -12,6 +12,7 @@ from unmask.evals.task import Sample, Task, Verdict
 __all__ = ["TASKS", "Sample", "Summary", "Task", "Verdict", "evaluate", "get_task"]
 
 _MINI = ("gsm8k", "math", "humaneval", "mbpp", "mmlu", "hellaswag", "winogrande")
+_ORDER = ("fim-code", "fim-prose", "sudoku", "countdown", "seating", "recall", "report")
 # name -> the module whose `tasks()` returns a Task per protocol, the default first
 TASKS: dict[str, str] = {
     "gsm8k": "gsm8k",
@@ -23,7 +24,7 @@ TASKS: dict[str, str] = {
     "mmlu": "mmlu",
     "hellaswag": "hellaswag",
     "winogrande": "winogrande",
-    **{f"mini-{name}": "mini" for name in _MINI},
+    **{f"mini-{name}": "mini" for name in (*_MINI, *_ORDER)},
 }
 
 

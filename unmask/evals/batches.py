@@ -7,15 +7,17 @@ from dataclasses import dataclass
 
 from unmask.errors import FieldError, whole
 from unmask.evals.task import Sample
+from unmask.text.between import encode_between
 from unmask.text.prompts import TextModel, encode_prompts
 
 
 @dataclass(frozen=True, slots=True)
 class EncodedSample:
-    """A sample and the token ids of its prompt."""
+    """A sample, the token ids of its prompt and, if its answer has given parts, the canvas."""
 
     sample: Sample
     ids: tuple[int, ...]
+    canvas: tuple[int, ...] | None = None  # given tokens, and masks in the gap; None: all masks
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +30,9 @@ class EvalBatch:
 
 def encode(model: TextModel, samples: Sequence[Sample], new_tokens: int) -> list[EncodedSample]:
     """Encode the samples; raise with the id of one that does not fit."""
-    return [EncodedSample(sample, _ids(model, sample, new_tokens)) for sample in samples]
+    return [
+        EncodedSample(sample, _ids(model, sample, new_tokens), _canvas(model, sample)) for sample in samples
+    ]
 
 
 def _ids(model: TextModel, sample: Sample, new_tokens: int) -> tuple[int, ...]:
@@ -39,6 +43,14 @@ def _ids(model: TextModel, sample: Sample, new_tokens: int) -> tuple[int, ...]:
     except ValueError as error:
         raise ValueError(f"sample {sample.id}: {error}") from error
     return tuple(ids)
+
+
+def _canvas(model: TextModel, sample: Sample) -> tuple[int, ...] | None:
+    """Encode the given parts of an answer, with a gap of the length of the gold answer's."""
+    if "around" not in sample.meta:
+        return None
+    before, after = sample.meta["around"]
+    return encode_between(model, before, sample.gold[len(before) : len(sample.gold) - len(after)], after)
 
 
 def make_batches(samples: Sequence[EncodedSample], size: int, *, first: int = 0) -> list[EvalBatch]:

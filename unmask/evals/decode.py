@@ -11,9 +11,10 @@ from time import perf_counter
 
 import torch
 
-from unmask.evals.batches import EvalBatch
+from unmask.evals.batches import EncodedSample, EvalBatch
 from unmask.evals.records import Record, prompt_hash
 from unmask.evals.task import Sample, Task, Verdict
+from unmask.text.between import generate_between
 from unmask.text.config import GenerationConfig
 from unmask.text.generate import Generation, generate
 from unmask.text.prompts import TextModel
@@ -43,18 +44,28 @@ def decode_batch(
     """Decode a batch and judge its texts; hold `device` while the model runs, not while judging."""
     with device or nullcontext():
         began = perf_counter()
-        answers = generate(model, [one.ids for one in batch.samples], sampler, config)
+        answers = _generate(model, batch, sampler, config)
         decoded = perf_counter()
     samples = [one.sample for one in batch.samples]
     verdicts = judge(task, samples, [answer.text for answer in answers])
-    rows = zip(samples, answers, verdicts, strict=True)
+    rows = zip(batch.samples, answers, verdicts, strict=True)
     return Decoded(
         batch.number,
-        tuple(_record(*row) for row in rows),
+        tuple(_record(model, *row) for row in rows),
         seconds=decoded - began,
         scoring=perf_counter() - decoded,
         peak_memory=peak_memory(),
     )
+
+
+def _generate(
+    model: TextModel, batch: EvalBatch, sampler: Sampler, config: GenerationConfig
+) -> list[Generation]:
+    prompts = [one.ids for one in batch.samples]
+    canvases = [one.canvas for one in batch.samples if one.canvas is not None]
+    if canvases:  # all of a task's samples have one, or none
+        return generate_between(model, prompts, canvases, sampler, config)
+    return generate(model, prompts, sampler, config)
 
 
 def judge(task: Task, samples: Sequence[Sample], texts: Sequence[str]) -> list[Verdict]:
@@ -86,7 +97,8 @@ def _named(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def _record(sample: Sample, answer: Generation, verdict: Verdict) -> Record:
+def _record(model: TextModel, encoded: EncodedSample, answer: Generation, verdict: Verdict) -> Record:
+    sample, canvas = encoded.sample, encoded.canvas
     return Record(
         id=sample.id,
         prompt=prompt_hash(sample),
@@ -98,7 +110,7 @@ def _record(sample: Sample, answer: Generation, verdict: Verdict) -> Record:
         forwards=answer.forwards,
         forced_share=answer.forced_share,
         leftovers=answer.leftovers,
-        tokens=len(answer.token_ids),
+        tokens=len(answer.token_ids) if canvas is None else canvas.count(model.info.mask_id),
         prompt_tokens=answer.prompt_tokens,
         finish=answer.finish,
     )

@@ -84,7 +84,7 @@ def with_samples(configuration: Mapping[str, Any], samples: Sequence[Sample], pr
 
 def hash_prompts(encoded: Sequence[EncodedSample]) -> str:
     """Return a hash of token ids, so of the template and the tokenizer too."""
-    return digest([one.ids for one in encoded])
+    return digest([one.ids if one.canvas is None else (one.ids, one.canvas) for one in encoded])
 
 
 def hash_settings(configuration: Mapping[str, Any]) -> str:

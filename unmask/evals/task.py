@@ -18,7 +18,8 @@ class Sample:
         id: The same in every run: "gsm8k/17", "HumanEval/3".
         prompt: A chat, or raw text where the protocol uses no chat template.
         gold: The right answer, or the data that judges it.
-        meta: More about the sample that scoring reads.
+        meta: More about the sample that scoring reads. "around" has the text before and after a gap; the
+            canvas holds both, and only the gap is decoded.
     """
 
     id: str

@@ -7,7 +7,7 @@ from importlib import import_module
 from unmask.errors import one_of
 from unmask.experiments.experiment import Experiment
 
-__all__ = ["EXPERIMENTS", "Experiment", "get_experiment"]
+__all__ = ["EXPERIMENTS", "NEEDS_GRID", "Experiment", "get_experiment"]
 
 # name -> module, in the order of the results page and of `all`: the most important first
 EXPERIMENTS: dict[str, str] = {
@@ -27,7 +27,9 @@ EXPERIMENTS: dict[str, str] = {
     "pareto": "pareto",
     "leave-one-out": "leave_one_out",
     "frontier": "frontier",
+    "evidence": "evidence",
 }
+NEEDS_GRID = ("evidence",)  # left out of `all` without a grid of models
 
 
 def get_experiment(name: str) -> Experiment:

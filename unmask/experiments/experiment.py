@@ -34,12 +34,17 @@ class Experiment:
 
     def make(self, lab: Lab, watch: Watch | None = None) -> tuple[Report, dict[Run, Outcome]]:
         """Make the missing runs and build the report. Also return the outcome of every run."""
+        runs, outcomes = self.gather(lab, watch)
+        return _explained(self.build(lab, _cells(runs, outcomes))), outcomes
+
+    def gather(self, lab: Lab, watch: Watch | None = None) -> tuple[dict[RunKey, Run], dict[Run, Outcome]]:
+        """Make the missing runs. Return all runs and their outcomes."""
         runs = dict(self.runs(lab))
         outcomes = lab.results(runs.values(), watch)
         if self.then is not None:
             runs |= self.then(lab, _cells(runs, outcomes))
             outcomes |= lab.results(runs.values(), watch)
-        return _explained(self.build(lab, _cells(runs, outcomes))), outcomes
+        return runs, outcomes
 
 
 def _explained(report: Report) -> Report:

@@ -13,6 +13,7 @@ from unmask.evals import get_task
 from unmask.evals.batches import EncodedSample, EvalBatch, encode
 from unmask.evals.decode import Decoded, decode_batch
 from unmask.evals.fingerprint import fingerprint
+from unmask.evals.grid import Trained, read_summary
 from unmask.evals.manifest import describe
 from unmask.evals.records import digest
 from unmask.evals.run import EvalJob, Progress, finish, load_samples
@@ -61,6 +62,8 @@ class LabSettings:
     records_only: bool = False  # use kept records, decode nothing
     max_loss: float = 1.0  # calibrate: at most this many points below Base
     max_steps: float | None = None  # calibrate: at most this many steps per sample, instead
+    grid: Path | None = None  # evidence: the folder of a grid of models, or of its grid.json alone
+    dev_limit: int | None = None  # as limit, for dev items; None: as limit
 
 
 class Missing(ValueError):
@@ -97,17 +100,33 @@ class Lab:
 
     @cached_property
     def models(self) -> tuple[str, ...]:
-        """The models by name, each once."""
+        """The models by name, each once; all of the grid if there is one and none is named."""
+        if self.grid and not self.settings.models:
+            return tuple(self.grid)
         return tuple(dict.fromkeys(model.removeprefix("unmask/") for model in self.settings.models))
 
     def tasks(self, model: str, only: Sequence[str] | None = None) -> list[str]:
         """Return the tasks of a model, or only those of the given categories."""
-        default = [f"mini-{role}" for role in methods.ROLES] if model in SHIPPED else methods.PAPER_TASKS
+        default = self._mini if model in SHIPPED or model in self.grid else methods.PAPER_TASKS
         chosen = self.settings.tasks or default
         return [task for task in chosen if only is None or methods.category(task) in only]
 
+    @cached_property
+    def grid(self) -> dict[str, Trained]:
+        """The models of the grid by name; empty without one."""
+        folder = self.settings.grid
+        return {} if folder is None else {one.name: one for one in read_summary(folder)}
+
+    @property
+    def _mini(self) -> list[str]:
+        """The tasks of small models; those of a grid were trained on more."""
+        roles = (*methods.ROLES, *methods.ORDER_ROLES) if self.grid else methods.ROLES
+        return [f"mini-{role}" for role in roles]
+
     def family(self, model: str) -> str:
         """Return the model's family, from its config.json."""
+        if model in self.grid:
+            return self.grid[model].family
         if model not in self._families:
             self._families[model] = str(read_config(find_folder(model))["model_type"]).lower()
         return self._families[model]
@@ -139,18 +158,19 @@ class Lab:
         """Return the samples of a task, up to its share of the limit."""
         key = (task, protocol)
         if key not in self._samples:
-            self._samples[key] = load_samples(get_task(*key), self.settings.data)[: self._limit(task)]
+            self._samples[key] = load_samples(get_task(*key), self.settings.data)[: self._limit(*key)]
         return self._samples[key][:limit]
 
-    def _limit(self, task: str) -> int | None:
+    def _limit(self, task: str, protocol: str | None) -> int | None:
         """Return a task's share of the limit."""
-        if self.settings.limit is None:
+        limit = self.settings.limit
+        if protocol == "dev" and self.settings.dev_limit is not None:
+            limit = self.settings.dev_limit
+        if limit is None:
             return None
-        default = (
-            [f"mini-{role}" for role in methods.ROLES] if task.startswith("mini-") else methods.PAPER_TASKS
-        )
+        default = self._mini if task.startswith("mini-") else methods.PAPER_TASKS
         tasks = list(self.settings.tasks or default)
-        whole, rest = divmod(self.settings.limit, len(tasks))
+        whole, rest = divmod(limit, len(tasks))
         return max(1, whole + (tasks.index(task) < rest))
 
     def model(self, name: str) -> Trunk:
@@ -277,9 +297,13 @@ class Lab:
         if name not in self._models:
             # free the memory of a large model before the next is loaded
             self._models = {one: kept for one, kept in self._models.items() if one in SHIPPED}
-            model = self._load(self, name)
+            model = self._load(self, self._path(name))
             self._models[name] = Loaded(model, fingerprint(model))
         return self._models[name]
+
+    def _path(self, name: str) -> str:
+        """Return the folder of a model of the grid, or the name of another."""
+        return str(self.settings.grid / name) if self.settings.grid and name in self.grid else name
 
     def _check(self, model: str, fingerprint: str, key: Sequence[str]) -> None:
         """Raise if a record is of other weights than the model has now."""

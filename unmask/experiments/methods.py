@@ -10,6 +10,7 @@ from unmask.types import Sampler
 
 ROLES = ("gsm8k", "math", "humaneval", "mbpp", "mmlu", "hellaswag", "winogrande")
 PAPER_TASKS = ("gsm8k", "math500", "humaneval", "mbpp-sanitized", "mmlu", "hellaswag", "winogrande")
+ORDER_ROLES = ("fim-code", "fim-prose", "sudoku", "countdown", "seating", "recall", "report")
 CATEGORIES = {
     "gsm8k": "math",
     "math": "math",
@@ -18,6 +19,9 @@ CATEGORIES = {
     "mmlu": "knowledge",
     "hellaswag": "knowledge",
     "winogrande": "knowledge",
+    **dict.fromkeys(ORDER_ROLES[:2], "gaps"),
+    **dict.fromkeys(ORDER_ROLES[2:5], "constraints"),
+    **dict.fromkeys(ORDER_ROLES[5:], "recall"),
 }
 HARD = ("math", "code")  # the categories of every ablation
 TITLES = {
@@ -28,6 +32,7 @@ TITLES = {
     "mmlu": "MMLU",
     "hellaswag": "HellaSwag",
     "winogrande": "WinoGrande",
+    **{name: name for name in ORDER_ROLES},
 }
 
 

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from unmask.experiments.stats import Estimate
+from unmask.experiments.stats import Estimate, holm, p_value
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Drawing
 
+ALPHA = 0.05  # the chance of one wrong decision in a family of corrected claims
 Verdict = Literal["holds", "does not hold", "undecided"]
 
 
@@ -90,6 +91,21 @@ def above(statement: str, estimate: Estimate, threshold: float = 0.0, *, unit: s
 def below(statement: str, estimate: Estimate, threshold: float = 0.0, *, unit: str = "points") -> Finding:
     """Test whether the whole interval of an estimate lies below a threshold."""
     return _decided(statement, estimate.high < threshold, estimate.low > threshold, estimate, threshold, unit)
+
+
+def corrected(
+    claims: Sequence[tuple[str, Estimate]], bar: float = 0.0, *, unit: str = "points", digits: int = 2
+) -> list[Finding]:
+    """Test whether estimates lie above a bar, corrected for the number of claims by Holm's method."""
+    p_values = holm([p_value(estimate, bar) for _, estimate in claims])
+    found = []
+    for (statement, estimate), p in zip(claims, p_values, strict=True):
+        sure = p < ALPHA
+        verdict: Verdict = "undecided" if not sure else "holds" if estimate.value > bar else "does not hold"
+        limit = f", bar {bar:g}" if bar else ""
+        numbers = f"{estimate.shown(digits, sign=bar == 0)} {unit}{limit}, Holm p = {p:.2g}"
+        found.append(Finding(statement, verdict, numbers))
+    return found
 
 
 def _decided(

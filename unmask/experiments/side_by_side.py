@@ -15,7 +15,7 @@ RELEASED = "LESS, released code"
 def side_by_side(cells: Cells, name: str, *, rows: Mapping[str, str]) -> tuple[Table, ...]:
     """Return a table of the paper's rows beside ours, or none for a model that the paper does not use.
 
-    `rows` maps our labels to the paper's.
+    `rows` maps our labels to the paper's. Samplers that the paper does not have follow with our figures.
     """
     paper = reported(name, cells.model)
     if not paper:
@@ -25,8 +25,9 @@ def side_by_side(cells: Cells, name: str, *, rows: Mapping[str, str]) -> tuple[T
         if label in cells.rows and theirs in paper:
             lines.append((f"{label}, paper", *(_printed(paper[theirs], task) for task in cells.tasks)))
             lines.append((f"{label}, ours", *(_measured(cells, label, task) for task in cells.tasks)))
-    if RELEASED in cells.rows:
-        lines.append((RELEASED, *(_measured(cells, RELEASED, task) for task in cells.tasks)))
+    others = [label for label in cells.rows if label not in rows or rows[label] not in paper]
+    for label in sorted(others, key=lambda label: label != RELEASED):
+        lines.append((label, *(_measured(cells, label, task) for task in cells.tasks)))
     header = ("accuracy / steps", *map(methods.title, cells.tasks))
     return (Table(f"{name}-paper-{short(cells.model)}", "Beside the paper's figures", header, tuple(lines)),)
 

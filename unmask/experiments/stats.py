@@ -184,3 +184,93 @@ def ratio(first: Sequence[float], second: Sequence[float]) -> Estimate:
     """Return the mean of the first over the mean of the second, paired by position."""
     value = sum(first) / sum(second)
     return Estimate(value, *_interval(_means(first) / _means(second)))
+
+
+def p_value(estimate: Estimate, bar: float = 0.0) -> float:
+    """Return the two-sided p-value of an estimate against a bar, from its interval as a normal one."""
+    if isinf(estimate.low):
+        return 1.0
+    error = (estimate.high - estimate.low) / (2 * NormalDist().inv_cdf((1 + CONFIDENCE) / 2))
+    if error == 0:
+        return float(estimate.value == bar)
+    return 2 * (1 - NormalDist().cdf(abs(estimate.value - bar) / error))
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Return p-values corrected for their number by Holm's method, in the same order."""
+    order = sorted(range(len(p_values)), key=lambda place: p_values[place])
+    corrected, highest = [0.0] * len(p_values), 0.0
+    for rank, place in enumerate(order):
+        highest = max(highest, min(1.0, (len(p_values) - rank) * p_values[place]))
+        corrected[place] = highest
+    return corrected
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """Settings of one sampler: tokens per forward and accuracy, [S] of the data and [S, DRAWS] resampled."""
+
+    parallelism: Tensor
+    accuracy: Tensor
+    drawn_parallelism: Tensor
+    drawn_accuracy: Tensor
+
+
+def curve(settings: Sequence[Mapping[str, Outcome]]) -> Curve:
+    """Return the places of settings. All curves of the same samples share the resamples."""
+    pace, right, drawn_pace, drawn_right = zip(*map(_place, settings), strict=True)
+    values = torch.tensor([pace, right], dtype=torch.float64)
+    return Curve(values[0], values[1], torch.stack(drawn_pace), torch.stack(drawn_right))
+
+
+def _place(outcomes: Mapping[str, Outcome]) -> tuple[float, float, Tensor, Tensor]:
+    """Return macro tokens per forward and macro accuracy, of the data and of resamples."""
+    shares = weights(list(outcomes))
+    pace = right = 0.0
+    drawn_pace, drawn_right = torch.zeros(2, DRAWS, dtype=torch.float64)
+    for number, (task, outcome) in enumerate(outcomes.items()):
+        ordered = sorted(outcome.records, key=lambda record: record.id)
+        tokens, forwards, correct = (
+            [float(getattr(record, name)) for record in ordered] for name in ("tokens", "forwards", "correct")
+        )
+        pace += shares[task] * sum(tokens) / sum(forwards)
+        right += shares[task] * sum(correct) / len(correct)
+        drawn_pace += shares[task] * _means(tokens, number) / _means(forwards, number)
+        drawn_right += shares[task] * _means(correct, number)
+    return pace, right, drawn_pace, drawn_right
+
+
+Area = tuple[float, Tensor]  # an AUP, and that of every resample
+AUP_LOSS = 0.05  # accuracy below the best of all settings at which a setting does not count
+
+
+def aup(curves: Mapping[str, Curve]) -> dict[str, Area]:
+    """Return the accuracy under parallelism of each sampler: its value, and that of every resample."""
+    best = max(float(one.accuracy.max()) for one in curves.values())
+    drawn = torch.stack([one.drawn_accuracy.amax(0) for one in curves.values()]).amax(0)
+    return {
+        name: (
+            float(_area(one.parallelism[:, None], one.accuracy[:, None], torch.tensor([best]))),
+            _area(one.drawn_parallelism, one.drawn_accuracy, drawn),
+        )
+        for name, one in curves.items()
+    }
+
+
+def _area(parallelism: Tensor, accuracy: Tensor, best: Tensor) -> Tensor:
+    """Return the area under the best accuracy at so many tokens per forward or more, [S, D] -> [D]."""
+    order = parallelism.argsort(0, descending=True)
+    pace = parallelism.gather(0, order)
+    height = torch.where(accuracy >= best - AUP_LOSS, accuracy, 0.0).gather(0, order).cummax(0).values
+    slower = torch.cat([pace[1:], torch.zeros_like(pace[:1])])
+    return ((pace - slower) * height).sum(0)
+
+
+def aup_estimate(area: Area) -> Estimate:
+    """Return an accuracy under parallelism with its interval."""
+    return Estimate(area[0], *_interval(area[1]))
+
+
+def aup_difference(first: Area, second: Area) -> Estimate:
+    """Return the second minus the first, paired by sample."""
+    return Estimate(second[0] - first[0], *_interval(second[1] - first[1]))

@@ -74,6 +74,8 @@ class DataSpec:
         phases: Task mixes of a function source, in order; the last ends at 1.
         lengths: Columns of a row, in rising order; the first with room for the canvas is used.
         canvas: Minimum number of columns after the prompt, >= 1.
+        long_lengths: Columns of a row whose answer is longer than the canvas, in rising order; the first with
+            room for it is used. Empty: such an answer may fill its row of `lengths`.
         workers: Processes that draw items; 0: none. The number changes the order of the items.
         validation_rows: Rows held out; at most a tenth of a file.
     """
@@ -82,6 +84,7 @@ class DataSpec:
     phases: tuple[Phase, ...] = ()
     lengths: tuple[int, ...] = (160, 224, 288)
     canvas: int = 128
+    long_lengths: tuple[int, ...] = ()
     workers: int = 0
     validation_rows: int = 256
 
@@ -91,6 +94,8 @@ class DataSpec:
         at_least("validation_rows", self.validation_rows, 0)
         if not self.lengths or list(self.lengths) != sorted(set(self.lengths)):
             raise FieldError("lengths", self.lengths, "must be given in rising order")
+        if list(self.long_lengths) != sorted(set(self.long_lengths)):
+            raise FieldError("long_lengths", self.long_lengths, "must be given in rising order")
         if self.lengths[0] <= self.canvas:
             problem = f"must leave room for a prompt beside canvas = {self.canvas}"
             raise FieldError("lengths", self.lengths, problem)
@@ -229,10 +234,20 @@ class Layout:
     lengths: tuple[int, ...]
     canvas: int
     batch_size: int
+    long_lengths: tuple[int, ...] = ()
+
+    @property
+    def columns(self) -> tuple[int, ...]:
+        """The length of the rows of each bucket."""
+        return (*self.lengths, *self.long_lengths)
 
     def bucket(self, row: Row) -> int | None:
-        """Return the index in `lengths` for a row, or None if it does not fit."""
+        """Return the index in `columns` for a row, or None if it does not fit."""
         prompt, answer = len(row.prompt), len(row.answer)
+        if self.long_lengths and answer > self.canvas:
+            fitting = (place for place, length in enumerate(self.long_lengths) if prompt + answer <= length)
+            place = next(fitting, None)
+            return None if place is None else len(self.lengths) + place
         for bucket, length in enumerate(self.lengths):
             if length - prompt >= self.canvas:
                 return bucket if answer <= length - prompt else None
@@ -240,7 +255,8 @@ class Layout:
 
     def window_start(self, bucket: int) -> int:
         """Return the first column that can follow a prompt in this bucket."""
-        return 1 if bucket == 0 else self.lengths[bucket - 1] - self.canvas + 1
+        first = bucket == 0 or bucket >= len(self.lengths)
+        return 1 if first else self.lengths[bucket - 1] - self.canvas + 1
 
 
 Position = tuple[int, tuple[int, ...]]  # next item of a stream, and earlier items not yet in a batch
@@ -291,7 +307,7 @@ class BatchStream:
 
     def batches(self, position: Position = (0, ())) -> Iterator[PackedBatch]:
         """Yield batches from a position on; equal positions give equal batches."""
-        waiting: list[list[tuple[int, Row]]] = [[] for _ in self._layout.lengths]
+        waiting: list[list[tuple[int, Row]]] = [[] for _ in self._layout.columns]
         for index, bucket, row in self._bucketed(position):
             waiting[bucket].append((index, row))
             if len(waiting[bucket]) < self._layout.batch_size:
@@ -300,7 +316,7 @@ class BatchStream:
             pending = sorted(index for rows in waiting for index, _ in rows)
             yield pack(
                 [row for _, row in full],
-                columns=self._layout.lengths[bucket],
+                columns=self._layout.columns[bucket],
                 window_start=self._layout.window_start(bucket),
                 fill_id=self._encoder.fill_id,
                 position=(index + 1, tuple(pending)),
@@ -318,7 +334,7 @@ class BatchStream:
                     yield index, bucket, row
             if seen >= CHECKED and 2 * unfit > seen:
                 raise ValueError(
-                    f"{unfit} of {seen} items do not fit into rows of {self._layout.lengths[-1]} columns "
+                    f"{unfit} of {seen} items do not fit into rows of {self._layout.columns[-1]} columns "
                     f"with a canvas of {self._layout.canvas}; raise data.lengths or data.canvas"
                 )
 
@@ -336,7 +352,7 @@ def _groups(position: Position) -> Iterator[list[int]]:
 def validation_batches(source: Source, encoder: Encoder, layout: Layout) -> list[PackedBatch]:
     """Pack all validation items that fit, one batch per length."""
     items = [source.validation(index) for index in range(source.held_out)]
-    rows: list[list[Row]] = [[] for _ in layout.lengths]
+    rows: list[list[Row]] = [[] for _ in layout.columns]
     for row in encoder.rows(items):
         bucket = layout.bucket(row)
         if bucket is not None:
@@ -344,7 +360,7 @@ def validation_batches(source: Source, encoder: Encoder, layout: Layout) -> list
     return [
         pack(
             group,
-            columns=layout.lengths[bucket],
+            columns=layout.columns[bucket],
             window_start=layout.window_start(bucket),
             fill_id=encoder.fill_id,
             position=(0, ()),

@@ -76,7 +76,7 @@ class StreamSpec:
         return Encoder(Tokenizer.from_folder(self.tokenizer))
 
     def layout(self) -> Layout:
-        return Layout(self.data.lengths, self.data.canvas, self.batch_size)
+        return Layout(self.data.lengths, self.data.canvas, self.batch_size, self.data.long_lengths)
 
     def stream(self, worker: int) -> BatchStream:
         workers = max(1, self.data.workers)

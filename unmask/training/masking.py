@@ -21,18 +21,21 @@ class Masking:
         clean_tail_share: Share of rows, of any kind, that keep the end tokens after a random cut in their
             tail. Decoding the most confident position first produces such rows: the tail fills from the
             right. A model that never saw them in training lets the tail run into the answer.
+        gap_share: Share of rows, of any kind, that keep all but one span of their answer, as infilling does.
     """
 
     min_rate: float = 0.02
     clean_prefix_share: float = 0.25
     full_mask_share: float = 0.02
     clean_tail_share: float = 0.0
+    gap_share: float = 0.0
 
     def __post_init__(self) -> None:
         within("min_rate", self.min_rate, 1e-4, 1)
         probability("clean_prefix_share", self.clean_prefix_share)
         probability("full_mask_share", self.full_mask_share)
         probability("clean_tail_share", self.clean_tail_share)
+        probability("gap_share", self.gap_share)
         if self.clean_prefix_share + self.full_mask_share > 1:
             problem = f"must be at most 1 together with clean_prefix_share = {self.clean_prefix_share}"
             raise FieldError("full_mask_share", self.full_mask_share, problem)
@@ -95,6 +98,10 @@ def corrupt(
     last = _tail_cuts(prompts + answers, columns, share=masking.clean_tail_share, generator=generator)
     column = torch.arange(columns, device=tokens.device)
     open_ = (column >= first[:, None]) & (column < last[:, None])
+    if masking.gap_share:
+        gap, inside = _gaps(column, prompts, answers, share=masking.gap_share, generator=generator)
+        rate = rate.masked_fill(gap, 1.0)
+        open_ = torch.where(gap[:, None], inside, open_)
     masked = open_ & _draw_masks(tokens, rate[:, None], generator)
     return Corrupted(torch.where(masked, mask_id, tokens), masked, rate)
 
@@ -104,6 +111,16 @@ def _tail_cuts(ends: Tensor, columns: int, *, share: float, generator: torch.Gen
     chosen, inside = torch.rand(2, len(ends), generator=generator, device=ends.device)
     within_tail = ends + (inside * (columns - ends + 1)).long()
     return torch.where(chosen < share, within_tail, columns)
+
+
+def _gaps(
+    column: Tensor, prompts: Tensor, answers: Tensor, *, share: float, generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """Return which rows keep all but a span of their answer, [B], and the columns of that span, [B, N]."""
+    chosen, begins, ends = torch.rand(3, len(answers), generator=generator, device=answers.device)
+    low = prompts + (begins * answers).long()
+    high = low + 1 + (ends * (prompts + answers - low)).long()
+    return chosen < share, (column >= low[:, None]) & (column < high[:, None])
 
 
 def _draw_masks(tokens: Tensor, rate: Tensor | float, generator: torch.Generator) -> Tensor:

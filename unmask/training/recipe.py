@@ -152,10 +152,15 @@ class Recipe:
 
 def find_recipe(name: str) -> Path:
     """Return the recipe file at a path, or the shipped recipe of that name."""
-    shipped = {path.stem: path for path in (Path(__file__).parent / "recipes").glob("*.toml")}
+    return find_named("recipe", name, Path(__file__).parent / "recipes")
+
+
+def find_named(kind: str, name: str, folder: Path) -> Path:
+    """Return the file at a path, or the TOML file of that name in a folder of the package."""
+    shipped = {path.stem: path for path in folder.glob("*.toml")}
     if not Path(name).is_file() and name not in shipped:
-        problem = f"must be a file or a shipped recipe ({', '.join(sorted(shipped))})"
-        raise FieldError("recipe", name, problem)
+        problem = f"must be a file or a shipped {kind} ({', '.join(sorted(shipped))})"
+        raise FieldError(kind, name, problem)
     return Path(name) if Path(name).is_file() else shipped[name]
 
 

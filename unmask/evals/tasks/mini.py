@@ -1,4 +1,4 @@
-"""The seven synthetic tasks of `unmask.training.tasks`, for the small models."""
+"""The synthetic tasks of `unmask.training.tasks`, for the small models."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from unmask.training.tasks.files import dev_items, held_out_items
 
 VERSION = 1
 CANVAS = 128
-RUN = ("mini-humaneval", "mini-mbpp")  # answers are programs
+LONG_CANVAS = {"mini-report": 320}
+RUN = ("mini-humaneval", "mini-mbpp", "mini-fim-code")  # answers are programs
 # no problem is in two of them, and none is a training problem
 ITEMS: dict[str, Callable[[str], Sequence[Item]]] = {
     "mini": test_items,
@@ -30,7 +31,7 @@ def tasks(name: str) -> dict[str, Task]:
             version=VERSION,
             load=partial(_load, name, protocol),
             score=partial(_score, name),
-            max_new_tokens=CANVAS,
+            max_new_tokens=LONG_CANVAS.get(name, CANVAS),
             runs_programs=name in RUN,
         )
         for protocol in ITEMS
@@ -45,7 +46,8 @@ def _load(name: str, protocol: str, folder: Path | None) -> list[Sample]:
 
 def _sample(name: str, item: Item) -> Sample:
     chat = [{"role": "user", "content": item.prompt}]
-    return Sample(name, chat, item.answer, {"key": item.key, "item": dict(item.meta)})
+    around = {"around": item.meta["around"]} if "around" in item.meta else {}
+    return Sample(name, chat, item.answer, {"key": item.key, "item": dict(item.meta), **around})
 
 
 def _score(name: str, samples: Sequence[Sample], texts: Sequence[str]) -> list[Verdict]:

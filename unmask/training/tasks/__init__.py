@@ -1,4 +1,4 @@
-"""Seven synthetic tasks, one per benchmark of the paper, and one for training only."""
+"""Synthetic tasks: one per benchmark of the paper, some where order matters, and one for training only."""
 
 from __future__ import annotations
 
@@ -10,19 +10,27 @@ from itertools import accumulate
 from unmask.errors import FieldError, one_of
 from unmask.training.tasks import (
     about,
+    mini_countdown,
+    mini_fim_code,
+    mini_fim_prose,
     mini_gsm8k,
     mini_hellaswag,
     mini_humaneval,
     mini_math,
     mini_mbpp,
     mini_mmlu,
+    mini_recall,
+    mini_report,
+    mini_seating,
+    mini_sudoku,
     mini_winogrande,
 )
-from unmask.training.tasks.files import shipped_items
+from unmask.training.tasks.files import fixed_items
 from unmask.training.tasks.item import Item, Scored, Task
 from unmask.training.tasks.split import draw_test, draw_train, is_test
 
 __all__ = [
+    "ORDER_TASKS",
     "SHARES",
     "TASKS",
     "TEST_TASKS",
@@ -37,15 +45,17 @@ __all__ = [
     "test_items",
 ]
 
-TASKS: dict[str, Task] = {
-    task.name: task
-    for task in (
-        *(mini_gsm8k.TASK, mini_math.TASK, mini_humaneval.TASK, mini_mbpp.TASK),
-        *(mini_mmlu.TASK, mini_hellaswag.TASK, mini_winogrande.TASK),
-        about.TASK,
-    )
-}
-TEST_TASKS = tuple(name for name, task in TASKS.items() if not task.training_only)
+_PAPER = (
+    *(mini_gsm8k.TASK, mini_math.TASK, mini_humaneval.TASK, mini_mbpp.TASK),
+    *(mini_mmlu.TASK, mini_hellaswag.TASK, mini_winogrande.TASK),
+)
+_ORDER = (
+    *(mini_fim_code.TASK, mini_fim_prose.TASK, mini_sudoku.TASK, mini_countdown.TASK),
+    *(mini_seating.TASK, mini_recall.TASK, mini_report.TASK),
+)
+TASKS: dict[str, Task] = {task.name: task for task in (*_PAPER, about.TASK, *_ORDER)}
+TEST_TASKS = tuple(task.name for task in _PAPER)  # their test items are shipped
+ORDER_TASKS = tuple(task.name for task in _ORDER)  # left to right is wrong or not enough; items are drawn
 
 SHARES: dict[str, float] = {
     "mini-gsm8k": 22,
@@ -81,11 +91,11 @@ def _bounds(shares: tuple[tuple[str, float], ...]) -> tuple[list[str], list[floa
 
 def test_items(name: str) -> list[Item]:
     """Return the 500 fixed test items of a task."""
-    if name not in TEST_TASKS:
-        get_task(name)
-        remedy = f"available: {', '.join(TEST_TASKS)}"
+    task = get_task(name)
+    if task.training_only:
+        remedy = f"available: {', '.join((*TEST_TASKS, *ORDER_TASKS))}"
         raise FieldError("task", name, "only trains and has no test items", remedy)
-    return list(shipped_items(name))
+    return list(fixed_items(task))
 
 
 test_items.__test__ = False  # type: ignore[attr-defined]  # pytest would take it for a test

@@ -1,4 +1,4 @@
-"""The fixed test items that ship with the package, as JSON lines, and other items that are drawn again."""
+"""The fixed test items: those of the paper's tasks ship as JSON lines, all others are drawn again."""
 
 from __future__ import annotations
 
@@ -24,15 +24,22 @@ def drawn_items(task: Task) -> list[Item]:
 
 
 @cache
+def fixed_items(task: Task) -> tuple[Item, ...]:
+    """Return the test items of a task: the shipped ones, or the same draws every time."""
+    shipped = (FOLDER / f"{task.name}.jsonl").is_file()
+    return shipped_items(task.name) if shipped else tuple(drawn_items(task))
+
+
+@cache
 def dev_items(task: Task) -> tuple[Item, ...]:
     """Draw items for tuning. Their problems are neither training nor test problems of the package."""
-    return tuple(_draw_new(task, f"{SEED} {task.name} dev", DEV_ITEMS, shipped_items(task.name)))
+    return tuple(_draw_new(task, f"{SEED} {task.name} dev", DEV_ITEMS, fixed_items(task)))
 
 
 @cache
 def held_out_items(task: Task) -> tuple[Item, ...]:
     """Draw items for a last check. Their problems are neither training, test nor dev problems."""
-    known = (*shipped_items(task.name), *dev_items(task))
+    known = (*fixed_items(task), *dev_items(task))
     return tuple(_draw_new(task, f"{SEED} {task.name} held out", HELD_OUT_ITEMS, known))
 
 

@@ -1,0 +1,210 @@
+"""Evidence: tuned samplers on a grid of models, AUP, corrected findings, and bars without labels."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import asdict, replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from tests.experiments.conftest import outcome
+from tests.raises import raises_field
+from unmask.cli.app import app
+from unmask.evals.agreement import Agreement
+from unmask.experiments import evidence, stats
+from unmask.experiments.evidence import METHODS, declare, make_experiment
+from unmask.experiments.evidence_report import Judged, build, kendall, spearman
+from unmask.experiments.frontier_study import Method
+from unmask.experiments.grid import Cells
+from unmask.experiments.lab import Lab, LabSettings, Missing
+from unmask.experiments.report import corrected, write
+from unmask.experiments.runs import Outcome
+from unmask.experiments.stats import Estimate
+from unmask.training.grid import FILE, Trained
+
+SHORT = {"max_new_tokens": 8}
+BARS = ("min_confidence", (0.9, 0.98))
+SMALL = (
+    Method(label="Base", preset="base", changes=SHORT, sweep=("steps", (4, 8))),
+    Method(label="LESS", preset="less", changes=SHORT, sweep=BARS),
+    Method(label="LESS, confidence only", preset="less-confidence-only", changes=SHORT, sweep=BARS),
+    Method(label="First mask", preset="first-mask", changes=SHORT, sweep=BARS),
+)
+
+
+def trained(family: str, size: str, seed: int) -> Trained:
+    return Trained(
+        name=f"{family}-{size}-{seed}-0123",
+        family=family,
+        size=size,
+        seed=seed,
+        parameters=4_000_000 if size == "4m" else 15_000_000,
+        steps=10,
+        seconds=1.0,
+        tokens_per_second=1.0,
+        validation={"0.15": 0.1, "1": 2.0},
+    )
+
+
+@pytest.fixture
+def grid(checkpoint: Path, tmp_path: Path) -> Path:
+    """A grid of two copies of a tiny model."""
+    folder = tmp_path / "grid"
+    models = [trained("llada", "4m", 1), trained("llada", "15m", 1)]
+    for model in models:
+        shutil.copytree(checkpoint, folder / model.name)
+    (folder / FILE).write_text(json.dumps([asdict(model) for model in models]))
+    return folder
+
+
+def test_a_grid_is_judged_and_rebuilt_from_records_without_its_weights(grid, tmp_path):
+    settings = LabSettings(
+        models=(),
+        out=tmp_path / "out",
+        tasks=("mini-gsm8k", "mini-recall"),
+        limit=4,
+        dev_limit=2,
+        device="cpu",
+        grid=grid,
+    )
+    report, outcomes = make_experiment(SMALL).make(Lab(settings))
+    assert [table.name for table in report.tables][:2] == ["evidence-models", "evidence"]
+    assert len(report.tables[1].rows) == 2 * len(SMALL)
+    assert {len(one.records) for one in outcomes.values()} == {1, 2}
+    first = write(report, tmp_path / "first", tmp_path / "first")
+    bare = tmp_path / "bare"
+    bare.mkdir()
+    shutil.copy(grid / FILE, bare)
+    again, same = make_experiment(SMALL).make(Lab(replace(settings, grid=bare, records_only=True)))
+    assert same == outcomes
+    assert again.findings == report.findings
+    second = write(again, tmp_path / "second", tmp_path / "second")
+    assert [file.read_bytes() for file in first] == [file.read_bytes() for file in second]
+
+
+def test_the_command_takes_a_grid(grid, tmp_path, monkeypatch):
+    monkeypatch.setattr(evidence, "EXPERIMENT", make_experiment(SMALL[2:4] + SMALL[:2]))
+    arguments = ["reproduce", "evidence", "--grid", str(grid), "--tasks", "mini-recall", "--limit", "1"]
+    done = CliRunner().invoke(
+        app, [*arguments, "-m", "llada-4m-1-0123", "--device", "cpu", "--out", str(tmp_path / "out")]
+    )
+    assert done.exit_code == 0, done.output
+    assert (tmp_path / "out" / "reports" / "evidence.png").is_file()
+
+
+def test_without_a_grid_the_experiment_says_so(make_lab):
+    with pytest.raises(Missing, match="--grid"):
+        make_experiment(SMALL).make(make_lab())
+
+
+def test_every_sampler_has_the_same_number_of_settings_and_steps_grow_with_the_canvas(grid, tmp_path):
+    assert {len(method.swept) for method in METHODS} == {4}
+    lab = Lab(LabSettings(models=(), out=tmp_path, grid=grid))
+    runs = declare(lab)
+    model = lab.models[0]
+    assert len(lab.tasks(model)) == 14
+    assert runs[model, "test/Base, steps = 128", "mini-report"].config.steps == 320
+    assert runs[model, "test/Base, steps = 128", "mini-sudoku"].config.steps == 128
+    assert runs[model, "dev/Base, steps = 16", "mini-sudoku"].protocol == "dev"
+
+
+# --- statistics
+
+
+def test_holm_corrects_for_the_number_of_tests():
+    assert stats.holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
+    assert stats.holm([0.9, 0.5]) == [1.0, 1.0]
+    assert stats.holm([]) == []
+
+
+def test_a_claim_is_decided_alone_but_not_among_many():
+    claim = ("it is better", Estimate(1.0, 0.1, 1.9))
+    assert corrected([claim])[0].verdict == "holds"
+    assert corrected([claim] * 10)[0].verdict == "undecided"
+    sure = ("it is worse", Estimate(-5.0, -5.5, -4.5))
+    assert corrected([sure, *[claim] * 10])[0].verdict == "does not hold"
+    assert stats.p_value(Estimate(1.0, -stats.inf, stats.inf)) == 1.0
+
+
+def places(pairs: list[tuple[float, float]]) -> stats.Curve:
+    pace, right = (torch.tensor(column, dtype=torch.float64) for column in zip(*pairs, strict=True))
+    return stats.Curve(pace, right, pace[:, None], right[:, None])
+
+
+def test_aup_is_the_area_under_the_best_accuracy_at_so_many_tokens_per_forward_or_more():
+    curves = {
+        "steady": places([(2.0, 0.90), (4.0, 0.88)]),
+        "reckless": places([(1.0, 0.90), (9.0, 0.50)]),  # the fast setting is too far below the best
+        "dominated": places([(2.0, 0.87), (4.0, 0.88)]),  # its slower setting adds nothing
+    }
+    areas = {name: area for name, (area, _) in stats.aup(curves).items()}
+    assert areas == pytest.approx({"steady": 2 * 0.90 + 2 * 0.88, "reckless": 0.90, "dominated": 4 * 0.88})
+
+
+def test_ranks_agree_from_minus_one_to_one():
+    assert kendall([1, 2, 3], [4, 5, 6]) == 1
+    assert kendall([1, 2, 3], [3, 2, 1]) == -1
+    rising, p = spearman(list(range(8)), [x * x for x in range(8)])
+    assert rising == pytest.approx(1)
+    assert p < 0.01
+    assert spearman([1, 2, 3, 4], [1, 1, 1, 1])[0] == 0
+
+
+# --- findings on made-up records
+
+
+def made_up(first_mask: float, threshold: float, *, seeds: int = 2) -> list[Judged]:
+    """Models on which two samplers have these accuracies, in 10 and 8 forwards."""
+
+    def rows(right: float, steps: int) -> dict[str, Outcome]:
+        return {"mini-sudoku": outcome([place < 400 * right for place in range(400)], steps)}
+
+    study = (
+        Method(label="First mask", preset="first-mask", sweep=BARS),
+        Method(label="Base", preset="base", sweep=("steps", (8, 16))),
+    )
+    cells = {}
+    for part in ("dev", "test"):
+        for place, label in enumerate(study[0].swept):
+            cells[f"{part}/{label}"] = rows(first_mask - 0.02 * place, 10)
+        for label in study[1].swept:
+            cells[f"{part}/{label}"] = rows(threshold, 8)
+    bars = [Agreement(bar, changed, 100, 0.5, 0.0) for bar, changed in ((0.9, 9), (0.98, 1))]
+    return [Judged(trained("llada", "4m", seed), Cells("m", cells), study, bars) for seed in range(seeds)]
+
+
+def report_of(judged: list[Judged]) -> dict[str, str]:
+    lab = SimpleNamespace(grid={f"m{place}": one.trained for place, one in enumerate(judged)})
+    all_cells = [Cells(f"m{place}", one.cells.rows) for place, one in enumerate(judged)]
+    bars = {cells.model: judged[0].bars for cells in all_cells}
+    report = build(lab, judged[0].study, all_cells, bars)  # type: ignore[arg-type]
+    return {finding.statement: finding.verdict for finding in report.findings}
+
+
+def test_a_cheaper_and_better_rival_takes_the_sampler_from_the_frontier():
+    lost = report_of(made_up(0.80, 0.95))
+    kept = report_of(made_up(0.95, 0.80))
+    close = report_of(made_up(0.90, 0.905))
+    statement = "llada-4m-0: no sampler of at most its forwards is more accurate than First mask"
+    assert [found[statement] for found in (lost, kept, close)] == ["does not hold", "holds", "undecided"]
+    assert lost["llada: Base is more accurate than First mask on mini-sudoku"] == "holds"
+    assert "llada: Base is more accurate than First mask on mini-sudoku" not in kept
+
+
+def test_the_bar_without_labels_is_compared_with_the_labelled_one():
+    [one, _] = made_up(0.95, 0.80)
+    assert one.chosen["First mask"].endswith("0.9")  # the best on dev items
+    found = report_of([one, one])
+    # without labels, 0.98 is chosen, which costs two points here
+    statement = "llada-4m-0: the bar without labels is at most 1 point below the best on dev items"
+    assert found[statement] in ("does not hold", "undecided")
+
+
+def test_a_grid_that_is_not_there_is_refused(tmp_path):
+    with raises_field("grid", str(tmp_path)):
+        _ = Lab(LabSettings(models=(), out=tmp_path, grid=tmp_path)).models

@@ -1,0 +1,137 @@
+"""A grid of models: planned, trained in processes, skipped when it is there."""
+
+from __future__ import annotations
+
+import _thread
+import json
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from tests.raises import raises_field
+from tests.training.toy import write_recipe
+from unmask import load
+from unmask.cli.app import app
+from unmask.training.grid import Grid, estimate, find_grid, members, read_grid, read_summary, train_grid
+from unmask.training.recipe import Recipe, parse
+
+SMALL = {"n_layers": 1, "d_model": 32, "n_heads": 1, "mlp_hidden_size": 32}
+
+
+@pytest.fixture
+def grid_file(tmp_path: Path) -> Path:
+    write_recipe(tmp_path / "toy")
+    table = {
+        "recipes": {"llada": "toy/recipe.json"},
+        "jobs": 2,
+        "changes": {"schedule": {"steps": 6}},
+        "sizes": [
+            {"name": "small", "seeds": [1, 2], "max_seconds": 30, "config": {"llada": SMALL}},
+        ],
+    }
+    path = tmp_path / "grid.json"
+    path.write_text(json.dumps(table))
+    return path
+
+
+def names(path: Path, **changes: object) -> list[str]:
+    table = {**json.loads(path.read_text()), **changes}
+    (path.parent / "changed.json").write_text(json.dumps(table))
+    return [one.name for one in members(read_grid(path.parent / "changed.json"))]
+
+
+def test_names_depend_on_recipe_and_data_and_on_nothing_else(grid_file):
+    first = names(grid_file)
+    assert len(set(first)) == 2
+    assert names(grid_file, jobs=1) == first
+    assert not set(names(grid_file, changes={"schedule": {"steps": 7}})) & set(first)
+    phases = [{"until": 1, "shares": {"double": 1}}]
+    assert not set(names(grid_file, changes={"schedule": {"steps": 6}, "data": {"phases": phases}})) & set(
+        first
+    )
+
+
+def test_a_grid_is_trained_once_and_a_lost_model_again(grid_file, tmp_path):
+    grid, out, lines = read_grid(grid_file), tmp_path / "out", []
+    everyone = train_grid(grid, out, device="cpu", watch=lines.append)
+    assert [one.state(out) for one in everyone] == ["done", "done"]
+    assert sum("starts" in line for line in lines) == 2
+    trained = read_summary(out)
+    assert {(one.family, one.size, one.seed, one.steps) for one in trained} == {
+        ("llada", "small", seed, 6) for seed in (1, 2)
+    }
+    assert load(out / trained[0].name, device="cpu").tokenizer is not None
+    before = (out / trained[0].name / "config.json").stat().st_mtime_ns
+    lines.clear()
+    train_grid(grid, out, device="cpu", watch=lines.append)
+    assert lines == []
+    assert (out / trained[0].name / "config.json").stat().st_mtime_ns == before
+    (out / trained[0].name / "recipe.json").unlink()  # as if killed while saving
+    assert [one.state(out) for one in everyone] == ["new", "done"]
+
+
+def test_the_shipped_grid_has_both_families_three_sizes_and_seeds_and_fits_its_time():
+    grid = read_grid(find_grid("evidence"))
+    everyone = members(grid)
+    assert {(one.family, one.size) for one in everyone} == {
+        (family, size) for family in ("llada", "dream") for size in ("4m", "15m", "50m")
+    }
+    for one in everyone:
+        assert one.parameters == pytest.approx(float(one.size.removesuffix("m")) * 1e6, rel=0.1)
+        parse(Recipe, one.table, one.name)
+    assert estimate(everyone, grid.jobs) < 26 * 60
+    shorter = grid.within(15)
+    assert 12 * 60 < estimate(members(shorter), shorter.jobs) < 15.5 * 60
+    with raises_field("minutes", 1):
+        grid.within(1)
+
+
+def test_the_command_prints_the_plan_and_trains_nothing(grid_file, tmp_path):
+    arguments = ["train", "--grid", str(grid_file), "--out", str(tmp_path / "out"), "--dry-run"]
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == 0, done.output
+    assert "2 of 2 models" in done.output
+    assert not (tmp_path / "out").exists()
+    assert CliRunner().invoke(app, ["train", "--out", str(tmp_path / "out")]).exit_code != 0
+
+
+def test_a_grid_needs_at_least_one_job():
+    with raises_field("jobs", 0):
+        Grid(recipes={}, sizes=(), jobs=0)
+
+
+def test_a_folder_without_a_grid_is_refused(tmp_path):
+    with raises_field("grid", str(tmp_path)):
+        read_summary(tmp_path)
+
+
+def test_an_interrupted_grid_ends_its_trainings_and_would_resume_them(grid_file, tmp_path):
+    table = json.loads(grid_file.read_text())
+    table["changes"] = {"schedule": {"steps": 100_000}, "run": {"checkpoint_every": 1}}
+    table["sizes"][0] |= {"seeds": [1], "max_seconds": 300}
+    grid_file.write_text(json.dumps(table))
+    grid, out = read_grid(grid_file), tmp_path / "out"
+    [member] = members(grid)
+
+    def interrupt(line: str) -> None:
+        if "starts" in line:
+            threading.Thread(target=wait_and_interrupt).start()
+
+    def wait_and_interrupt() -> None:
+        deadline = time.monotonic() + 120
+        while member.state(out) == "new" and time.monotonic() < deadline:
+            time.sleep(0.05)
+        _thread.interrupt_main()
+
+    with pytest.raises(KeyboardInterrupt):
+        train_grid(grid, out, device="cpu", watch=interrupt)
+    assert member.state(out) == "resumes"
+
+    def stop(line: str) -> None:
+        raise RuntimeError(line)
+
+    with pytest.raises(RuntimeError, match="resumes"):
+        train_grid(grid, out, device="cpu", watch=stop)

@@ -1,0 +1,125 @@
+"""`unmask calibrate`: choose the bar of `first-mask` for a model, without labels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import chain, zip_longest
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from unmask.cli import complete
+from unmask.cli.options import LoadOptions, ModelOptions
+from unmask.cli.runs import load_model
+from unmask.errors import FieldError
+
+if TYPE_CHECKING:
+    from unmask.evals.agreement import Agreement
+    from unmask.text.prompts import Prompt
+
+TASKS = "mini-gsm8k,mini-math,mini-humaneval,mini-mbpp,mini-mmlu,mini-hellaswag,mini-winogrande"
+Model = Annotated[
+    str,
+    typer.Argument(help="A shipped model, a checkpoint folder or a hub id.", autocompletion=complete.models),
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CalibrateOptions(LoadOptions):
+    """Prompts, the bound, and the preset file."""
+
+    tasks: Annotated[
+        str,
+        typer.Option(
+            "--tasks",
+            "--task",
+            metavar="A,B,...",
+            help="Take the prompts of these tasks in turn (dev items of small ones); answers are not read.",
+            autocompletion=complete.task_list,
+        ),
+    ] = TASKS
+    prompts: Annotated[
+        Path | None,
+        typer.Option(
+            "--prompts", metavar="FILE", help="Take the prompts from a file, one per line, instead."
+        ),
+    ] = None
+    data: Annotated[
+        Path | None, typer.Option("--data", metavar="FOLDER", help="Local files of the benchmarks.")
+    ] = None
+    limit: Annotated[int, typer.Option("--limit", min=1, help="Prompts to decode.")] = 21
+    max_changed: Annotated[
+        float,
+        typer.Option("--max-changed", min=0, max=1, help="Share of texts that the bar may change, at most."),
+    ] = 0.05
+    max_new_tokens: Annotated[
+        int | None,
+        typer.Option("--max-new-tokens", min=1, help="Tokens to decode.", show_default="the model's"),
+    ] = None
+    batch_size: Annotated[int, typer.Option("--batch-size", "-b", min=1, help="Prompts together.")] = 8
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="FILE", show_default="first-mask-MODEL.json", help="The preset file."),
+    ] = None
+
+
+def calibrate(model: Model, options: CalibrateOptions) -> None:
+    """Choose the bar of first-mask for a model from its own trajectories, and write it as a preset.
+
+    The model decodes prompts one token per forward. A bar on confidence would have committed some tokens
+    ahead of their turn. The lowest bar is chosen at which few texts hold such a token that turned out wrong.
+    """
+    from unmask.evals.agreement import choose, measure, preset
+    from unmask.samplers.presets import write_preset
+    from unmask.text.config import GenerationConfig
+
+    loaded = load_model(
+        ModelOptions(model=model, device=options.device, dtype=options.dtype, compile=options.compile)
+    )
+    prompts = _prompts(options)[: options.limit]
+
+    def watch(done: int) -> None:
+        typer.secho(f"{done} of {len(prompts)} prompts", dim=True, err=True)
+
+    config = GenerationConfig(max_new_tokens=options.max_new_tokens)
+    found = measure(loaded, prompts, config, batch_size=options.batch_size, watch=watch)
+    chosen = choose(found, options.max_changed)
+    for one in found:
+        typer.echo(_line(one, chosen))
+    name = model.rstrip("/").rpartition("/")[2].partition("@")[0]
+    made = preset(chosen, name, options.max_changed)
+    path = options.out or Path(f"first-mask-{name}.json")
+    write_preset(path, made)
+    if chosen.rate > options.max_changed:
+        typer.secho("no bar meets the bound; this is the highest", fg=typer.colors.YELLOW, err=True)
+    typer.echo(f"min_confidence = {chosen.bar:g}: {made.about}")
+    typer.echo(f"preset: {path}; use it with --sampler {path}")
+
+
+def _line(one: Agreement, chosen: Agreement) -> str:
+    low, high = one.interval
+    return (
+        f"{'*' if one == chosen else ' '} c = {one.bar:<5g}  texts changed {100 * one.rate:5.1f} % "
+        f"[{100 * low:.1f}, {100 * high:.1f}]  tokens ahead of their turn {100 * one.early:5.1f} %, "
+        f"{100 * one.wrong:.2f} % of them wrong"
+    )
+
+
+def _prompts(options: CalibrateOptions) -> list[Prompt]:
+    """Return the prompts of a file, or those of tasks in turn."""
+    if options.prompts is not None:
+        lines = options.prompts.read_text(encoding="utf-8").splitlines()
+        found: list[Prompt] = [[{"role": "user", "content": line}] for line in lines if line.strip()]
+        if not found:
+            raise FieldError("prompts", str(options.prompts), "must hold at least one line")
+        return found
+    from unmask.catalog import TASKS as ENTRIES
+    from unmask.evals import get_task
+    from unmask.evals.run import load_samples
+
+    groups = []
+    for name in options.tasks.split(","):
+        dev = "dev" if name in ENTRIES and "dev" in ENTRIES[name].protocols else None
+        groups.append([sample.prompt for sample in load_samples(get_task(name, dev), options.data)])
+    return [prompt for prompt in chain.from_iterable(zip_longest(*groups)) if prompt is not None]

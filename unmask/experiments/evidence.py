@@ -1,0 +1,115 @@
+"""A grid of models, all small tasks, every sampler tuned with the same number of settings.
+
+The runs come in two parts: the dev items at every setting, to choose one per sampler and model, and the test
+items at every setting. The chosen one is judged on the test items; all of them make a sampler's curve.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from unmask.evals import get_task
+from unmask.evals.agreement import BARS, Agreement, measure
+from unmask.evals.tasks.mini import CANVAS
+from unmask.experiments.evidence_report import DEV, TEST, build
+from unmask.experiments.experiment import Experiment
+from unmask.experiments.frontier_study import Changes, Method
+from unmask.experiments.grid import Cells, RunKey
+from unmask.experiments.lab import Lab, Missing
+from unmask.experiments.runs import Run
+from unmask.text.config import GenerationConfig
+
+PROMPTS = 8  # per task, for the calibration without labels
+GATE = ("min_confidence", (0.6, 0.75, 0.9, 0.95))
+METHODS = (  # four settings each
+    Method(label="Base", preset="base", other={"dream": "base-entropy"}, sweep=("steps", (16, 32, 64, 128))),
+    Method(label="LESS", preset="less", sweep=GATE),
+    Method(label="LESS, confidence only", preset="less-confidence-only", sweep=GATE),
+    Method(label="First mask", preset="first-mask", sweep=("min_confidence", (0.9, 0.95, 0.98, 0.99))),
+    Method(
+        label="First mask, accurate",
+        preset="first-mask-accurate",
+        sweep=("min_confidence", (0.9, 0.95, 0.98, 0.99)),
+    ),
+    Method(label="Threshold", preset="threshold", sweep=("min_confidence", (0.8, 0.9, 0.95, 0.98))),
+    Method(
+        label="Threshold, end rule",
+        preset="threshold",
+        changes={"end_tokens": "last"},
+        sweep=("min_confidence", (0.8, 0.9, 0.95, 0.98)),
+    ),
+    Method(label="KLASS", preset="klass", sweep=("min_confidence", (0.8, 0.9, 0.95, 0.98))),
+    Method(label="Entropy bound", preset="entropy-bound", sweep=("bound", (0.01, 0.03, 0.1, 0.3))),
+)
+
+
+def declare(lab: Lab, study: Sequence[Method] = METHODS) -> dict[RunKey, Run]:
+    """Return the runs of both parts, the test items first, so that a killed run has them."""
+    if not lab.grid:
+        raise Missing("evidence needs a grid of models; name its folder with --grid")
+    return {
+        (model, f"{part}/{label}", task): _run(lab, method, model, task, changes, protocol)
+        for model in lab.models
+        for part, protocol in ((TEST, None), (DEV, "dev"))
+        for method in study
+        for label, changes in method.swept.items()
+        for task in lab.tasks(model)
+    }
+
+
+def _run(lab: Lab, method: Method, model: str, task: str, changes: Changes, protocol: str | None) -> Run:
+    """Return a run; a number of steps is for the usual canvas, and grows with it."""
+    scaled = dict(changes)
+    if "steps" in scaled:
+        scaled["steps"] = int(scaled["steps"] * get_task(task).max_new_tokens / CANVAS)
+    return method.run(lab, model, task, scaled, protocol=protocol)
+
+
+def agreements(lab: Lab, model: str) -> list[Agreement]:
+    """Return the agreement of every bar with the careful rule, on dev prompts, whose answers nobody reads."""
+    tasks = [task for task in lab.tasks(model) if _is_plain(lab, task)]
+    settings: dict[str, Any] = {"tasks": tasks, "prompts": PROMPTS, "bars": list(BARS)}
+
+    def make() -> list[dict[str, Any]]:
+        loaded, config = lab.model(model), GenerationConfig(max_new_tokens=CANVAS)
+        samples = [sample for task in tasks for sample in lab.samples(task, PROMPTS, protocol="dev")]
+        prompts = [sample.prompt for sample in samples]
+        return list(map(asdict, measure(loaded, prompts, config, batch_size=lab.batch_size(loaded))))
+
+    return [Agreement(**one) for one in lab.measurement(model, "agreement", settings, make)]
+
+
+def _is_plain(lab: Lab, task: str) -> bool:
+    """Return whether a task decodes the usual canvas, all of it."""
+    given = "around" in lab.samples(task, 1, protocol="dev")[0].meta
+    return get_task(task).max_new_tokens == CANVAS and not given
+
+
+def measured(lab: Lab, all_cells: Sequence[Cells]) -> Mapping[RunKey, Run]:
+    """Measure the agreements; there are no further runs."""
+    for model in lab.models:
+        agreements(lab, model)
+    return {}
+
+
+def make_experiment(study: Sequence[Method] = METHODS) -> Experiment:
+    """Return the experiment with these samplers."""
+    return Experiment(
+        name="evidence",
+        title="A grid of models",
+        about=(
+            "Models of both families, several sizes and seeds, trained on all small tasks. Every sampler has "
+            "four settings. The best one on the dev items of a model is judged on its test items. AUP is the "
+            "area under the best accuracy at so many tokens per forward or more; a setting more than 5 "
+            "points below the best of all counts as zero. Where many comparisons are made, Holm's method "
+            "corrects for their number; the intervals are those of single comparisons."
+        ),
+        runs=lambda lab: declare(lab, study),
+        build=lambda lab, cells: build(lab, study, cells, {one: agreements(lab, one) for one in lab.models}),
+        then=measured,
+    )
+
+
+EXPERIMENT = make_experiment()
