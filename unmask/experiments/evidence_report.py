@@ -409,7 +409,7 @@ def _picture(judged: Sequence[Judged], name: str) -> Picture:
 
 def _draw_band(panel: Axes, group: Sequence[Judged]) -> None:
     drawing.accuracy_axis(panel)
-    for number, method in enumerate(group[0].study):
+    for method in group[0].study:
         places = []
         for label in method.swept:
             seeds = [one.rows(TEST)[label] for one in group]
@@ -417,8 +417,8 @@ def _draw_band(panel: Axes, group: Sequence[Judged]) -> None:
             right = [100 * stats.macro({t: o.accuracy for t, o in rows.items()}) for rows in seeds]
             places.append((cost, fmean(right), min(right), max(right)))
         across, middle, low, high = zip(*sorted(places), strict=True)
-        look = drawing.look(number)
-        panel.plot(across, middle, label=method.label, markersize=4, linewidth=1.2, **look)
+        look = drawing.look(method.label)
+        panel.plot(across, middle, label=method.label, linewidth=1.2, **look)
         panel.fill_between(across, low, high, color=look["color"], alpha=0.15, linewidth=0)
     drawing.log_axis(panel)
     panel.set_xlabel("forward passes per sample (log)")
