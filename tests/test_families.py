@@ -149,8 +149,8 @@ def test_the_command_writes_the_same_and_its_trace_replays(family: str, tmp_path
     ids=["guidance", "overlapping"],
 )
 def test_rows_do_not_depend_on_each_other(family: str, config: GenerationConfig) -> None:
-    own, sampler, prompts = model(family), make_sampler("less"), [*PROMPTS, *"abcdefgh"]
-    config = replace(config, max_new_tokens=24)
+    own, sampler, prompts = model(family), make_sampler("less"), [*PROMPTS, *"abcd"]
+    config = replace(config, max_new_tokens=12)
     batch = generate(own, prompts, sampler, config)
     assert [generate(own, [prompt], sampler, config)[0] for prompt in prompts] == batch
     assert generate(own, prompts, sampler, replace(config, cache="none")) == batch

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from unmask.bench.cpu import run_cpu
 
 
+@pytest.mark.slow
 def test_both_samplers_and_their_forwards_are_timed(tmp_path):
     printed: list[str] = []
     content = run_cpu(small=True, out=tmp_path, log=printed.append)

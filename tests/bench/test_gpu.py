@@ -31,6 +31,7 @@ def content(out, printed) -> dict:
     )
 
 
+@pytest.mark.slow
 def test_the_small_run_measures_everything_and_finds_nothing_wrong(content):
     assert content["problems"] == []
     for family in content["families"].values():
@@ -48,6 +49,7 @@ def test_the_small_run_measures_everything_and_finds_nothing_wrong(content):
                 assert 0 < row["forward_ms"] < row["step_ms"]
 
 
+@pytest.mark.slow
 def test_the_file_holds_the_command_the_machine_and_the_numbers(content, out):
     written = json.loads((out / "gpu.json").read_text())
     assert written == json.loads(json.dumps(content))
@@ -56,6 +58,7 @@ def test_the_file_holds_the_command_the_machine_and_the_numbers(content, out):
     assert str(out) not in (out / "gpu.json").read_text()
 
 
+@pytest.mark.slow
 def test_the_parts_of_a_step_are_of_known_kinds_and_drawn(content, out):
     for family in content["families"].values():
         parts = family["eager"]["parts"]
@@ -64,6 +67,7 @@ def test_the_parts_of_a_step_are_of_known_kinds_and_drawn(content, out):
     assert (out / "gpu.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 def test_the_tables_have_a_column_per_way_and_a_row_per_measurement(content, printed):
     shown = table(content)
     assert shown in "\n".join(printed)
@@ -74,6 +78,7 @@ def test_the_tables_have_a_column_per_way_and_a_row_per_measurement(content, pri
     assert "| LLaDA-8B: `less`, recorded |" in shown
 
 
+@pytest.mark.slow
 def test_changed_tokens_and_a_wrong_summary_are_named(content):
     family = content["families"]["llada"]
     broken = {
@@ -91,6 +96,7 @@ def test_changed_tokens_and_a_wrong_summary_are_named(content):
     ]
 
 
+@pytest.mark.slow
 def test_parts_that_exceed_the_time_limit_are_left_out_and_reported():
     printed: list[str] = []
     content = run_gpu(

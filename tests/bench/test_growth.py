@@ -20,6 +20,7 @@ from unmask.bench.step import SHAPES
 from unmask.models import build
 
 
+@pytest.mark.slow
 def test_every_size_is_measured_drawn_and_written(tmp_path):
     printed: list[str] = []
     content = run_growth(way="recorded", small=True, out=tmp_path, log=printed.append)

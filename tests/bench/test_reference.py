@@ -131,6 +131,7 @@ def test_a_function_that_cannot_be_called_is_named(written, source, kind, words)
         reference.call(PublishedModel(load(GOLDENS / "llada_tiny")), PROMPT, **SIZES)
 
 
+@pytest.mark.slow
 def test_a_reference_is_timed_in_the_same_run(tmp_path, written):
     words = ["--small", "--families", "dream", "--ways", "eager", "--caches", "none", "--samplers", "less"]
     words += ["--out", str(tmp_path), "--reference", f"{written(SAMPLER)}:fill"]
@@ -143,6 +144,7 @@ def test_a_reference_is_timed_in_the_same_run(tmp_path, written):
     assert content["families"]["dream"]["references"]["other.py:fill"]["forward_ms"] > 0
 
 
+@pytest.mark.slow
 def test_without_a_reference_the_released_rules_are_timed(tmp_path):
     words = ["--small", "--families", "llada", "--ways", "eager", "--caches", "none", "--samplers", "less"]
     result = CliRunner().invoke(gpu.app, [*words, "--out", str(tmp_path)])

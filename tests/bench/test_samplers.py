@@ -68,6 +68,7 @@ def test_every_registered_sampler_is_timed_or_differs_from_a_timed_one_in_number
         assert any(REGISTERED[other].needs == sampler.needs for other in alike), name
 
 
+@pytest.mark.slow
 def test_a_step_of_each_kind_of_sampler_can_be_timed_in_units_of_threshold() -> None:
     costs = step_costs(kinds(), repeat=1, device=CPU, sizes=SMALL, vocabulary=False)
     assert list(costs) == kinds()

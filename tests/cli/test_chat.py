@@ -66,12 +66,15 @@ def test_the_shipped_model_answers_a_second_question_as_well_as_the_first(open_t
     assert terminal.finish() == 0
 
 
-def test_a_chat_goes_on_after_a_line_that_it_cannot_take(open_terminal, llada):
-    terminal = open_terminal("chat", "-m", llada, "-n", 8)
+def test_a_chat_goes_on_after_a_line_that_it_cannot_take(open_terminal, llada, copy):
+    folder = copy(llada)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "max_sequence_length": 64}))
+    terminal = open_terminal("chat", "-m", folder, "-n", 8)
     replies = {
         "/foo\n": "/help, /reset, /exit",
         "/help\n": COMMANDS["/reset"],
-        "word " * 1200 + "\n": "at most 4096 tokens",
+        "word " * 30 + "\n": "at most 64 tokens",
         b"\xff\xfe\n": "surrogate",
         "hello\n": "finish:",
         "half a line": "half a line",

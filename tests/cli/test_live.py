@@ -138,6 +138,7 @@ def test_frames_are_throttled(monkeypatch):
     assert 20 <= sum(throttle.due() for _ in range(200)) <= 24
 
 
+@pytest.mark.slow
 def test_a_real_conversation_under_a_pseudo_terminal(open_terminal, llada, llada_model):
     from unmask import generate
     from unmask.cli.printable import printable
@@ -171,6 +172,7 @@ def test_a_live_run_can_be_interrupted(open_terminal, dream):
     assert "\x1b[?25h" in terminal.output
 
 
+@pytest.mark.slow
 def test_a_terminal_that_does_not_end_in_time_is_killed(open_terminal, dream):
     terminal = open_terminal("generate", "-m", dream, "hello", "-n", 6000, "-s", "base", "--live")
     terminal.wait_for("/6000 tokens")

@@ -12,7 +12,7 @@ from tests.raises import raises_field
 from unmask import GenerationConfig, load
 from unmask.cli.app import app
 from unmask.evals.agreement import Agreement, choose, measure
-from unmask.samplers.presets import find_sampler
+from unmask.samplers.registry import find_sampler
 
 torch.set_num_threads(1)
 PROMPTS = [

@@ -41,6 +41,7 @@ def test_only_samplers_that_stay_in_their_block_run_with_the_dual_cache():
     assert all(allowed(LESS(), cache) for cache in CACHES)
 
 
+@pytest.mark.slow
 def test_the_report_has_a_row_per_method_and_cache_and_says_what_is_refused(make_lab):
     lab = make_lab(tasks=("mini-gsm8k",), limit=1)
     report, _ = get_experiment("cache").make(lab)

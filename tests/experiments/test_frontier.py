@@ -101,6 +101,7 @@ def test_the_study_is_built_and_a_second_run_decodes_nothing(make_lab, tmp_path)
     assert [file.read_bytes() for file in files[0]] == [file.read_bytes() for file in files[1]]
 
 
+@pytest.mark.slow
 def test_a_killed_study_resumes(make_lab):
     started = []
 

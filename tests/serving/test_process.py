@@ -109,6 +109,7 @@ def test_it_answers_soon_and_a_signal_lets_it_finish_what_it_has(folder: str, tm
     assert {"request_id", "status", "seconds", "steps", "prompt_tokens"} <= set(requests[0])
 
 
+@pytest.mark.slow
 def test_a_second_signal_ends_it_at_once(folder: str, tmp_path: Path) -> None:
     with (
         process(folder, "--max-batch", "2", log=tmp_path / "log") as server,

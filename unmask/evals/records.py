@@ -18,7 +18,7 @@ from unmask.trace import plain
 
 RECORDS, TIMINGS = "records.jsonl", "timings.jsonl"
 # fields that runs were stored without; their defaults change no result
-ADDED_FIELDS = ("fallback", "min_gap", "next_block_at")
+ADDED_FIELDS = ("constraint", "fallback", "min_gap", "next_block_at")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

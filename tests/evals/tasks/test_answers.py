@@ -177,6 +177,7 @@ def test_a_pair_without_a_verdict_in_time_is_not_equivalent_and_holds_nothing_up
     assert equivalent([("6", r"2 \cdot 3"), ("6", "6")]) == [False, True]
 
 
+@pytest.mark.slow
 def test_equivalence_works_in_a_thread_and_outlives_a_number_beyond_all_memory():
     pairs = [("8", "9^{9^{9^{9}}}"), ("6", "2 \\cdot 3"), ("6", "2 \\cdot 4")]
     verdicts: list[bool] = []

@@ -19,6 +19,7 @@ export class Stage {
     this.legend = make("ul", { className: "legend", "aria-label": "Legend" });
     this.view = make("div", { className: "view" }, this.row, this.legend);
     root.append(this.player.element, this.verdict, this.view);
+    this.row.addEventListener("click", (event) => touch.matches && this.#reveal(event));
     this.view.addEventListener("keydown", (event) => event.key === "Escape" && this.#inspect(null));
   }
 
@@ -28,7 +29,7 @@ export class Stage {
   /** Show these runs from their first frame on; `live`: they will grow. */
   show(runs, { live = false, play = true } = {}) {
     const seek = (at) => this.player.seek(at);
-    this.panels = runs.map((run, number) => new Panel(run, { inspect: (index) => this.#point(index, number), seek }));
+    this.panels = runs.map((run) => new Panel(run, { inspect: (index) => this.#inspect(index), seek }));
     this.row.replaceChildren(...this.panels.map((panel) => panel.element));
     this.view.classList.toggle("two", runs.length > 1);
     this.#marks = null;
@@ -61,10 +62,10 @@ export class Stage {
     this.#inspect(this.#inspected);
   }
 
-  /** Inspect a position that the user points at; on a phone its details may be below the screen. */
-  #point(index, number) {
-    this.#inspect(index);
-    if (touch.matches) this.panels[number].inspector.element.scrollIntoView({ block: "nearest" });
+  /** Bring the details of a tapped position into view: on a phone they may be below the screen. */
+  #reveal(event) {
+    const panel = this.panels.find((each) => each.cells.element.contains(event.target));
+    panel?.inspector.element.scrollIntoView({ block: "nearest" });
   }
 
   #inspect(index) {
