@@ -16,7 +16,7 @@ demo: $(VENV)/.installed
 	$(BIN)/unmask trace build/demo.jsonl --html build/demo.html
 
 test: check $(VENV)/.browser
-	$(BIN)/pytest -q -n 2
+	$(BIN)/pytest -q -n 3
 
 check: $(VENV)/.installed
 	$(BIN)/ruff check .

@@ -151,7 +151,7 @@ def cases(draw, max_rows: int = 3) -> Case:
 
 
 @every_sampler
-@settings(max_examples=7)
+@settings(max_examples=4)
 @given(case=cases())
 def test_every_sampler_ends_within_its_budget_and_leaves_no_mask(name, case):
     _, steps = case.trail(name)
@@ -175,7 +175,7 @@ def test_every_sampler_ends_within_its_budget_and_leaves_no_mask(name, case):
 
 
 @every_sampler
-@settings(max_examples=7)
+@settings(max_examples=4)
 @given(case=cases())
 def test_no_sampler_touches_the_prompt_or_a_token_that_is_there(name, case):
     canvas, steps = case.trail(name)
@@ -204,14 +204,14 @@ def test_no_sampler_touches_the_prompt_or_a_token_that_is_there(name, case):
 
 
 @every_sampler
-@settings(max_examples=9)
+@settings(max_examples=5)
 @given(case=cases(max_rows=4))
 def test_a_batch_of_n_equals_n_singles(name, case):
     assert_batch_equals_singles(name, case)
 
 
 @pytest.mark.parametrize("sampler", EAGER, ids=str)
-@settings(max_examples=12)
+@settings(max_examples=6)
 @given(case=cases(max_rows=4))
 def test_a_batch_of_n_equals_n_singles_where_rules_accept_often(sampler, case):
     assert_batch_equals_singles(sampler, case)

@@ -62,6 +62,7 @@ def grid(checkpoint: Path, tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_a_grid_is_judged_and_rebuilt_from_records_without_its_weights(grid, tmp_path):
     settings = LabSettings(
         models=(),

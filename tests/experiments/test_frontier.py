@@ -79,6 +79,7 @@ def test_runs_on_other_items_are_kept_apart(make_lab):
     assert again.results(runs) == outcomes
 
 
+@pytest.mark.slow
 def test_the_study_is_built_and_a_second_run_decodes_nothing(make_lab, tmp_path):
     experiment = make_experiment(SMALL)
     report, outcomes = experiment.make(make_lab())

@@ -133,6 +133,7 @@ def test_one_graph_is_enough_for_a_run_with_a_cache():
     assert torch.equal(decoded(model, [[7, 42, 99]], cache="block").tokens, plain.tokens)
 
 
+@pytest.mark.slow
 def test_what_is_compiled_for_one_sampler_does_not_stop_another(traced):
     samplers = ("threshold", "klass", "less", "base", "factor", "factor-released", "entropy-bound", "prophet")
     samplers += ("credit", "saber", "pc", "first-mask-revoke", "hierarchy")

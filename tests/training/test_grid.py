@@ -54,6 +54,7 @@ def test_names_depend_on_recipe_and_data_and_on_nothing_else(grid_file):
     )
 
 
+@pytest.mark.slow
 def test_a_grid_is_trained_once_and_a_lost_model_again(grid_file, tmp_path):
     grid, out, lines = read_grid(grid_file), tmp_path / "out", []
     everyone = train_grid(grid, out, device="cpu", watch=lines.append)
