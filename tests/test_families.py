@@ -142,6 +142,7 @@ def test_the_command_writes_the_same_and_its_trace_replays(family: str, tmp_path
     assert "tell me" not in call("trace", file)
 
 
+@pytest.mark.slow
 @every_block_family
 @pytest.mark.parametrize(
     "config",

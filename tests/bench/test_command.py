@@ -14,6 +14,7 @@ from unmask.bench.device import full_size_device
 from unmask.cli.app import app
 
 
+@pytest.mark.slow
 def test_a_small_run_succeeds_and_writes_its_results(tmp_path):
     words = ["bench", "gpu", "--small", "--families", "dream", "--ways", "eager", "--out", str(tmp_path)]
     result = CliRunner().invoke(app, words)

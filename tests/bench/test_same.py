@@ -15,6 +15,7 @@ CPU = torch.device("cpu")
 UNCOMPILED = [way for way in WAYS if way != "compiled"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["llada_tiny", "dream_tiny"])
 def test_every_way_gives_the_tokens_of_the_plain_one_in_float32(tmp_path, family):
     printed: list[str] = []

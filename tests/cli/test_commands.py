@@ -82,6 +82,7 @@ def test_compare_times_every_sampler_as_often_as_it_is_told(lines, dream):
         assert line["seconds"] == sorted(line["runs"])[1]
 
 
+@pytest.mark.slow
 def test_compare_judges_the_answers_to_items_of_tasks(call, lines):
     ask = ("compare", "--task", "mini-math,mini-winogrande", "--item", 3, "--samplers", "threshold,less")
     ask = (*ask, "--repeat", 1)

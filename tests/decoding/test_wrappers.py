@@ -52,6 +52,7 @@ def test_every_wrapped_sampler_ends_leaves_no_mask_and_keeps_the_given_tokens(wr
     assert torch.equal(after[kept], canvas.tokens[kept])
 
 
+@pytest.mark.slow
 @every_wrapper
 @every_sampler
 @settings(max_examples=2)

@@ -48,6 +48,7 @@ def texts(model: Trunk, name: str, config: GenerationConfig) -> list[tuple[int, 
     return [answer.token_ids for answer in generate(model, PROMPTS, make_sampler(name), config)]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(DEVICE == "cuda", reason="bfloat16 rounds differently")
 @pytest.mark.parametrize(("family", "name"), PAIRS)
 def test_it_writes_the_same_tokens(traced, family, name):

@@ -128,6 +128,7 @@ def test_a_second_signal_ends_it_at_once(folder: str, tmp_path: Path) -> None:
             assert isinstance(ended, Exception) or ended.status_code == 503, ended.text
 
 
+@pytest.mark.slow
 def test_the_key_may_come_from_the_environment(folder: str, tmp_path: Path) -> None:
     with process(folder, log=tmp_path / "log", UNMASK_API_KEY="secret") as server:
         assert server.complete().status_code == 401

@@ -61,6 +61,7 @@ def test_a_setting_of_torch_changes_no_text(
         assert texts(model, sampler, temperature) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("setting", SETTINGS)
 @pytest.mark.parametrize("dtype", ["auto", "int8", "bfloat16"])
 def test_a_model_loaded_under_a_setting_is_the_same(folder: Path, setting: str, dtype: str) -> None:
