@@ -40,6 +40,12 @@ Minutes = Annotated[
         "--minutes", show_default="as the file says", help="With --grid: change all time limits to fit this."
     ),
 ]
+Sizes = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--size", metavar="NAME", show_default="all", help="With --grid: only this size. Repeat for more."
+    ),
+]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="With --grid: only print the plan.")]
 
 
@@ -50,13 +56,14 @@ def train(
     device: Device = "auto",
     resume: Resume = False,
     minutes: Minutes = None,
+    size: Sizes = None,
     dry_run: DryRun = False,
 ) -> None:
     """Train a model, or fine-tune one on prompt/answer pairs, from a recipe; or train a grid of models."""
     if (recipe is None) == (grid is None):
         raise FieldError("recipe", recipe, "must be given, or a grid instead", "name a recipe, or use --grid")
     if grid is not None:
-        _train_grid(grid, out, device, minutes, dry_run=dry_run)
+        _train_grid(grid, out, device, minutes, size, dry_run=dry_run)
         return
     from unmask.training.progress import show_progress
     from unmask.training.recipe import find_recipe
@@ -68,11 +75,14 @@ def train(
     typer.echo(str(out))
 
 
-def _train_grid(name: str, out: Path, device: str, minutes: float | None, *, dry_run: bool) -> None:
+def _train_grid(
+    name: str, out: Path, device: str, minutes: float | None, sizes: list[str] | None, *, dry_run: bool
+) -> None:
     """Print the plan of a grid, and train what is missing."""
     from unmask.training.grid import estimate, find_grid, members, read_grid, train_grid
 
     grid = read_grid(find_grid(name))
+    grid = grid if sizes is None else grid.only(sizes)
     grid = grid if minutes is None else grid.within(minutes)
     everyone = members(grid)
     for one in everyone:

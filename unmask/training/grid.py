@@ -19,13 +19,14 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from hashlib import sha256
+from itertools import product
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any, Literal
 
 import torch
 
-from unmask.errors import FieldError, at_least, positive
+from unmask.errors import FieldError, at_least, one_of, positive
 from unmask.models.checkpoint.load import build
 from unmask.models.text.tokens import Tokenizer
 from unmask.training.data import open_source
@@ -51,6 +52,7 @@ class Size:
         max_seconds: Time limit of one training.
         config: Family -> changes of the recipe's config.json.
         changes: Changes of any part of the recipe: table -> field -> value.
+        families: Families that have this size; empty: all.
     """
 
     name: str
@@ -58,6 +60,7 @@ class Size:
     max_seconds: float
     config: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     changes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    families: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         positive("max_seconds", self.max_seconds)
@@ -82,9 +85,20 @@ class Grid:
     def __post_init__(self) -> None:
         at_least("jobs", self.jobs, 1)
 
+    def only(self, names: Sequence[str]) -> Grid:
+        """Return the grid with some of its sizes."""
+        known = [size.name for size in self.sizes]
+        for name in names:
+            one_of("size", name, known)
+        return replace(self, sizes=tuple(size for size in self.sizes if size.name in names))
+
+    def families(self, size: Size) -> list[str]:
+        """Return the families that have a size."""
+        return [family for family in self.recipes if family in (size.families or self.recipes)]
+
     def within(self, minutes: float) -> Grid:
         """Return the grid with all time limits changed by one factor, to end in about so many minutes."""
-        limits = [size.max_seconds for size in self.sizes for _ in size.seeds for _ in self.recipes]
+        limits = [size.max_seconds for size in self.sizes for _ in size.seeds for _ in self.families(size)]
         longest = 60 * minutes - STARTUP * -(-len(limits) // self.jobs)
         factor = longest / _makespan(limits, self.jobs)
         if factor <= 0:
@@ -145,11 +159,10 @@ def read_grid(path: Path) -> Grid:
 def members(grid: Grid) -> list[Member]:
     """Return all models, the longest trainings first."""
     found, data = [], dict[str, str]()
-    for family, file in grid.recipes.items():
-        for size in grid.sizes:
-            for seed in size.seeds:
-                table = _recipe(Path(file), grid, size, family, seed)
-                found.append(_member(table, family, size, seed, data))
+    for size in grid.sizes:
+        for family, seed in product(grid.families(size), size.seeds):
+            table = _recipe(Path(grid.recipes[family]), grid, size, family, seed)
+            found.append(_member(table, family, size, seed, data))
     return sorted(found, key=lambda one: (-one.seconds, one.seed))
 
 
