@@ -18,6 +18,7 @@ from unmask.experiments.frontier import choose
 from unmask.experiments.frontier_study import Method
 from unmask.experiments.grid import Cells, numbers
 from unmask.experiments.lab import Lab
+from unmask.experiments.recommendation import recommend
 from unmask.experiments.report import Finding, Picture, Report, Table, Verdict, corrected
 from unmask.experiments.runs import Outcome
 
@@ -87,10 +88,12 @@ def build(
 ) -> Report:
     """Return the report."""
     judged = [Judged(lab.grid[cells.model], cells, study, bars[cells.model]) for cells in all_cells]
+    rule, recommended = recommend(judged)
     return Report(
-        tables=(_models(judged), _tuned(judged), _pairs(judged), _by_task(judged), _bars(judged)),
+        tables=(_models(judged), rule, _tuned(judged), _pairs(judged), _by_task(judged), _bars(judged)),
         pictures=(_picture(judged, "evidence"), _picture(judged, "evidence-sizes")),
         findings=(
+            recommended,
             *_on_the_frontier(judged),
             *_loses(judged),
             *_gate(judged),

@@ -1,0 +1,66 @@
+"""The rule by which a grid of models recommends a sampler.
+
+A sampler is beaten on a model if another one, tuned on the same dev items, is more accurate with at most its
+forwards. Of the samplers that are beaten on the fewest models, the rule recommends the one with the largest
+mean AUP.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import permutations
+from statistics import fmean
+from typing import TYPE_CHECKING
+
+from unmask.experiments import stats
+from unmask.experiments.report import Finding, Table, corrected
+
+if TYPE_CHECKING:
+    from unmask.experiments.evidence_report import Judged
+
+
+def recommend(judged: Sequence[Judged]) -> tuple[Table, Finding]:
+    """Return every sampler in the order of the rule, and the first of them as a finding."""
+    beaten = _beaten(judged)
+    areas = {sampler: fmean(one.areas[sampler][0] for one in judged) for sampler in beaten}
+    ranked = sorted(beaten, key=lambda sampler: (len(beaten[sampler]), -areas[sampler]))
+    rows = [
+        (
+            sampler,
+            f"{len(beaten[sampler])} of {len(judged)}",
+            f"{areas[sampler]:.2f}",
+            f"{fmean(stats.accuracy(one.tuned[sampler]).value for one in judged):.1f}",
+            f"{fmean(stats.forwards(one.tuned[sampler]).value for one in judged):.1f}",
+            ", ".join(beaten[sampler]),
+        )
+        for sampler in ranked
+    ]
+    header = ("sampler", "beaten on", "mean AUP", "mean accuracy, %", "mean forwards", "models")
+    first = ranked[0]
+    numbers = f"beaten on {rows[0][1]} models, mean AUP {rows[0][2]}"
+    if len(ranked) > 1:
+        numbers += f"; next {ranked[1]}, beaten on {rows[1][1]}, mean AUP {rows[1][2]}"
+    return (
+        Table("evidence-rule", "The samplers in the order of the rule", header, tuple(rows)),
+        Finding(f"the rule recommends {first}", "holds", numbers),
+    )
+
+
+def _beaten(judged: Sequence[Judged]) -> dict[str, list[str]]:
+    """Return the models on which each sampler is beaten, corrected for the number of comparisons."""
+    pairs = [
+        (one, sampler, rival)
+        for one in judged
+        for sampler, rival in permutations(one.tuned, 2)
+        if _mean_forwards(one, rival) <= _mean_forwards(one, sampler)
+    ]
+    tests = corrected([("", one.gap(sampler, rival)) for one, sampler, rival in pairs])
+    beaten: dict[str, list[str]] = {sampler: [] for sampler in judged[0].tuned}
+    for (one, sampler, _), test in zip(pairs, tests, strict=True):
+        if test.verdict == "holds" and one.name not in beaten[sampler]:
+            beaten[sampler].append(one.name)
+    return beaten
+
+
+def _mean_forwards(one: Judged, sampler: str) -> float:
+    return stats.macro({task: outcome.forwards for task, outcome in one.tuned[sampler].items()})
