@@ -129,8 +129,8 @@ def run_experts(x: Tensor, route: Route, gate_up: Tensor, down: Tensor, product:
     """Run the chosen experts on the tokens x [T, d] and add up their weighted results, [T, d] float32."""
     weights, chosen = route
     count = chosen.shape[1]
-    by_expert, order = chosen.flatten().sort(stable=True)  # pairs of a token and an expert
-    numbers = torch.arange(len(gate_up), device=x.device)
+    by_expert, order = chosen.flatten().int().sort(stable=True)  # pairs of a token and an expert
+    numbers = torch.arange(len(gate_up), dtype=torch.int32, device=x.device)
     ends = torch.searchsorted(by_expert, numbers, right=True, out_int32=True)
     gate, up = product(x[order // count], gate_up, ends).chunk(2, dim=-1)
     sorted_results = product(F.silu(gate) * up, down, ends)
