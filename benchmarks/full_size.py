@@ -63,16 +63,19 @@ Row = tuple[str, Callable[[Results], str]]  # label, and the cell for a family's
 class Report:
     """All results. The file is rewritten after every stage."""
 
-    def __init__(self, args: argparse.Namespace) -> None:
+    def __init__(
+        self, args: argparse.Namespace, sizes: dict[str, object], program: str = "full_size"
+    ) -> None:
+        self.program = program
         self.out: Path = args.out
         self.work: Path = args.work
         self.deadline = time.monotonic() + args.minutes * 60
         self.content: Results = {
-            "command": command(args),
+            "command": command(args, program),
             "date": datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%MZ"),
             "machine": {},
             "work_filesystem": filesystem(args.work),
-            "sizes": TINY_SIZES if args.tiny else SIZES,
+            "sizes": sizes,
             "families": {},
         }
 
@@ -85,7 +88,7 @@ class Report:
         path = self.out
         if path.suffix != ".json":
             device = self.content["machine"].get("device", "unknown").lower().replace(" ", "-")
-            path = path / f"full_size_{device}_{self.content['date'][:10]}.json"
+            path = path / f"{self.program}_{device}_{self.content['date'][:10]}.json"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(self.content, indent=2) + "\n", encoding="utf-8")
 
@@ -97,7 +100,7 @@ class Report:
 def main(argv: list[str] | None = None) -> None:
     args = parse(argv)
     args.work.mkdir(parents=True, exist_ok=True)
-    report = Report(args)
+    report = Report(args, TINY_SIZES if args.tiny else SIZES)
     for name in args.families:
         folder = Path(tempfile.mkdtemp(prefix="full_size_", dir=args.work))
         try:
@@ -126,9 +129,9 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def command(args: argparse.Namespace) -> str:
+def command(args: argparse.Namespace, program: str) -> str:
     """Return the command line without the folders of this machine."""
-    words = ["python", "benchmarks/full_size.py", "--families", *args.families, "--device", args.device]
+    words = ["python", f"benchmarks/{program}.py", "--families", *args.families, "--device", args.device]
     return shlex.join([*words, *(["--tiny"] if args.tiny else [])])
 
 
@@ -157,7 +160,7 @@ def run_family(report: Report, name: str, folder: Path, args: argparse.Namespace
         report.write()
 
 
-def run_stage(report: Report, family: Results, job: Results) -> Results:
+def run_stage(report: Report, family: Results, job: Results, script: Path = STAGE) -> Results:
     """Return the results of a stage's process, complete or not, and report its failure."""
     stage, left, start = job["stage"], report.seconds_left(), time.monotonic()
     if left < SHORTEST_STAGE:
@@ -166,7 +169,7 @@ def run_stage(report: Report, family: Results, job: Results) -> Results:
     print(f"{family['name']} {stage}", flush=True)
     result = Path(job["result"])
     result.unlink(missing_ok=True)
-    failure = call_stage(job, timeout=left)
+    failure = call_stage(job, timeout=left, script=script)
     written = json.loads(result.read_text(encoding="utf-8")) if result.is_file() else {}
     report.content["machine"] |= written.pop("machine", {})
     for sentence in [*written.pop("problems", ()), *failure]:
@@ -176,11 +179,11 @@ def run_stage(report: Report, family: Results, job: Results) -> Results:
     return written
 
 
-def call_stage(job: Results, *, timeout: float) -> list[str]:
+def call_stage(job: Results, *, timeout: float, script: Path = STAGE) -> list[str]:
     """Run the process and return its problems."""
     paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
-    call = [sys.executable, str(STAGE), json.dumps(job)]
+    call = [sys.executable, str(script), json.dumps(job)]
     try:
         subprocess.run(call, env=environment, timeout=timeout, check=True, stderr=subprocess.PIPE, text=True)
     except subprocess.TimeoutExpired:

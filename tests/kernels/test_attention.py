@@ -35,7 +35,10 @@ def heads(rows: int, count: int, columns: int, size: int, seed: int) -> Tensor:
 
 def check(query: Tensor, key: Tensor, value: Tensor, attended: Tensor | None, dtype: torch.dtype) -> None:
     """The kernel's answer is the torch path's in float32, up to the rounding of the dtype."""
-    mask = key_mask(attended)
+    check_mask(query, key, value, key_mask(attended), dtype)
+
+
+def check_mask(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dtype: torch.dtype) -> None:
     given_ = [part.to(DEVICE, dtype) for part in (query, key, value)]
     answer = fused(*given_, None if mask is None else mask.to(DEVICE)).float().cpu()
     expected = attend(*(part.float().cpu() for part in given_), mask)
@@ -72,6 +75,19 @@ def test_a_mask_may_lie_in_memory_as_it_likes():
     attended = torch.rand(40, 2, generator=torch.Generator().manual_seed(0)).t() > 0.5
     assert not attended.is_contiguous()
     check(query, key, value, attended, torch.float16)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("rows", "queries", "columns"), [(1, 4, 100), (2, 4, 300), (2, 40, 72), (3, 1, 40)])
+def test_each_query_may_see_keys_of_its_own(dtype, rows, queries, columns):
+    query = heads(rows, 4, queries, 16, 0)
+    key, value = (heads(rows, 2, columns, 16, seed) for seed in (1, 2))
+    for masked_rows in {1, rows}:
+        mask = (
+            torch.rand(masked_rows, 1, queries, columns + 9, generator=torch.Generator().manual_seed(3)) < 0.3
+        )
+        mask[..., 0] = True
+        check_mask(query, key, value, mask[..., :columns], dtype)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

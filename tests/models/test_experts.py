@@ -52,6 +52,16 @@ def test_a_mixture_on_grouped_products_is_the_looped_one(monkeypatch: pytest.Mon
     torch.testing.assert_close(mixture(x), expected)
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(experts.GROUPED is None, reason="this torch has no grouped product")
+def test_a_mixture_on_grouped_products_compiles_in_one_piece() -> None:
+    mixture, x = Mixture(16, SHAPE).bfloat16().requires_grad_(False), torch.randn(2, 7, 16).bfloat16()
+    mixture.experts.product_fn = grouped_product
+    expected = mixture(x)
+    compiled = torch.compile(mixture, backend="eager", fullgraph=True, dynamic=False)
+    torch.testing.assert_close(compiled(x), expected)
+
+
 def test_weights_of_qwens_router_add_up_to_one_and_those_of_llada_moe_do_not() -> None:
     x = torch.randn(5, 16)
     plain = Router(16, SHAPE)

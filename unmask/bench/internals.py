@@ -67,13 +67,15 @@ def mark_forwards(model: Trunk, run: Callable[[], object], device: torch.device)
 
 
 def _marked_submit(
-    submit: Callable[..., Pending], marks: ForwardMarks, device: torch.device
-) -> Callable[..., Pending]:
+    submit: Callable[..., Pending | None], marks: ForwardMarks, device: torch.device
+) -> Callable[..., Pending | None]:
     """Mark the first layers of a forward when it is submitted, and the rest when it is finished."""
 
-    def marked(*inputs: Any) -> Pending:
+    def marked(*inputs: Any) -> Pending | None:
         opening = Spans(device)
         pending = opening.around(submit)(*inputs)
+        if pending is None:
+            return None
 
         def finish() -> Tensor:
             marks.opening.marks.extend(opening.marks)

@@ -12,7 +12,7 @@ from unmask.fast import kernels
 from unmask.fast.executor import GraphExecutor
 from unmask.fast.graphs import GraphRunner
 from unmask.fast.split_products import can_split, split_product
-from unmask.models.experts import Experts, can_group
+from unmask.models.experts import Experts, can_group, grouped_product
 from unmask.models.layers import Attention, SwiGLU, attend, linear
 from unmask.models.trunk import Trunk
 
@@ -35,7 +35,7 @@ def compile(
     """
     if not isinstance(model, Trunk):
         raise FieldError("model", type(model).__name__, "must be a model from unmask.load")
-    _check_experts(model)
+    group_experts(model)
     whole("bucket", bucket, 1)
     whole("graphs", graphs, 1)
     if join:
@@ -53,14 +53,16 @@ def compile(
     return model
 
 
-def _check_experts(model: Trunk) -> None:
-    """Raise if experts run in a loop that waits for the GPU, which no graph can capture."""
+def group_experts(model: Trunk) -> None:
+    """Run experts on a GPU as grouped products; raise if they need a loop, which no graph can capture."""
     for module in model.modules():
-        weight = module.gate_up if isinstance(module, Experts) else None
-        if weight is not None and weight.is_cuda and not can_group(weight, weight):
-            dtype = str(weight.dtype).removeprefix("torch.")
+        if not isinstance(module, Experts) or not module.gate_up.is_cuda:
+            continue
+        if not can_group(module.gate_up, module.gate_up):
+            dtype = str(module.gate_up.dtype).removeprefix("torch.")
             problem = "must be bfloat16 on a GPU of compute capability 9.0 or more to compile experts"
             raise FieldError("dtype", dtype, problem, "load it with dtype='bfloat16' or do not compile it")
+        module.product_fn = grouped_product  # a compiled layer cannot ask for the GPU's capability
 
 
 def _allow_shapes(count: int) -> None:

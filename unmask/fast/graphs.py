@@ -19,6 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from unmask.decoding.append_cache import AppendCache
 from unmask.decoding.cache import BlockCache
 from unmask.fast import kernels
 from unmask.models.layers import Rope, Store
@@ -29,6 +30,7 @@ WARMUPS = 3  # runs before a capture, in which libraries choose kernels and allo
 # layers launched before the host knows whether they are needed, by the most columns of all rows: beyond 4,096
 # the wait for the host is negligible beside the forward
 HEAD_LAYERS = {512: 2, 4096: 1}
+MIN_KEYS = 512  # columns that a forward with an AppendCache sees; more of them in powers of two
 MAX_FIXED = 64  # inputs kept for the next forward of the same columns; the rotations of 4,096 take 2 MB
 Fixed = TypeVar("Fixed", Tensor, Rope)
 
@@ -40,7 +42,7 @@ class GraphKey(NamedTuple):
     columns: int  # of the padded canvas
     running: int  # columns that run
     padded: bool  # has an `attend`
-    cached: bool
+    keys: int  # columns of a KV store that the queries see; 0: no store
     grid: BlockGrid | None  # the mask is captured too
 
 
@@ -73,7 +75,7 @@ class GraphRunner:
     @torch.no_grad()
     def run(self, tokens: Tensor, attend: Tensor | None, columns: slice, cache: Cache | None) -> Sum:
         """Run all layers on some columns, as `Trunk.run_layers` does."""
-        if not captures(cache):
+        if not captures(cache, self.model.info.grid):
             with self.model.uncompiled():
                 return self.model.run_layers(tokens, attend, columns, cache)
         return self._begin(tokens, attend, columns, cache)()
@@ -86,7 +88,7 @@ class GraphRunner:
 
         Return None if the forward cannot be captured.
         """
-        if not captures(cache):
+        if not captures(cache, self.model.info.grid):
             return None
         model, need = self.model, self.model.predicting(window)
         columns = model.columns(tokens, need, cache)
@@ -109,14 +111,17 @@ class GraphRunner:
         """Run the first layers; the function returned runs the others."""
         rows, n = tokens.shape
         width = -(-n // self.bucket) * self.bucket
-        whole = columns == slice(0, n)
-        store = None if cache is None else self._store(cache, rows, n, width, whole=whole)
-        # on a grid, a forward without a cache stops behind its block; multiples of `bucket` need few graphs
+        store = None if cache is None else self._store(cache, rows, n, width, columns)
+        # on a grid, a forward without a cache and the first one with an AppendCache stop behind their block;
+        # multiples of `bucket` need few graphs, and no column of the block sees those behind it
         ends = min(width, -(-columns.stop // self.bucket) * self.bucket)
-        running = slice(0, ends) if whole or cache is None else columns
+        appends = isinstance(cache, AppendCache)
+        whole = columns.start == 0 if appends else cache is None or columns.stop - columns.start == n
+        running = slice(0, ends) if whole else columns
+        keys = 0 if cache is None else seen_columns(running.stop, width) if appends else width
         index = self._index(running, tokens.device)
         real = self._attend(attend, tokens, width)
-        key = GraphKey(rows, width, len(index), real is not None, cache is not None, self.model.info.grid)
+        key = GraphKey(rows, width, len(index), real is not None, keys, self.model.info.grid)
         # without padding, rotations depend on the columns alone
         inputs = (tokens, index, *(self._rope(tokens, running) if real is None else (real,)))
         self._open = None  # a forward that was begun before may lose its inputs
@@ -162,13 +167,16 @@ class GraphRunner:
         same: Fixed = self.fixed[key]
         return same
 
-    def _store(self, cache: Cache, rows: int, n: int, width: int, *, whole: bool) -> StaticKV:
+    def _store(self, cache: Cache, rows: int, n: int, width: int, columns: slice) -> StaticKV:
         """Return the KV store of a shape, holding the keys and values of this cache."""
-        assert isinstance(cache, BlockCache), "captures() lets no other cache pass"
+        assert isinstance(cache, BlockCache | AppendCache), "captures() lets no other cache pass"
         store = self.stores.get((rows, width))
         if store is None:
             store = self.stores[rows, width] = StaticKV.empty(self.model, rows, width)
-        store.hold(cache, n, load=not whole)
+        if isinstance(cache, AppendCache):
+            store.hold(cache, width, load=cache.final)
+        else:
+            store.hold(cache, n, load=0 if columns == slice(0, n) else n)
         return store
 
     def _captured(self, key: GraphKey, store: StaticKV | None, inputs: Sequence[Tensor]) -> CapturedForward:
@@ -238,7 +246,8 @@ class CapturedForward:
     def _slots(self) -> Sequence[Store | None]:
         if self.store is None:
             return [None] * len(self.model.layers)
-        return [partial(write_columns, keys, values, self.inputs[1]) for keys, values in self.store.layers]
+        index, seen = self.inputs[1], self.key.keys
+        return [partial(write_columns, keys, values, index, seen) for keys, values in self.store.layers]
 
     def begin(self, *inputs: Tensor) -> None:
         """Copy the inputs and run the first layers."""
@@ -263,22 +272,29 @@ class CapturedForward:
         return self.output.x, self.output.change
 
 
-def captures(cache: Cache | None) -> bool:
+def captures(cache: Cache | None, grid: BlockGrid | None) -> bool:
     """Whether a forward with this cache can be captured.
 
-    A graph is bound to the shapes of its keys and values. Those of an AppendCache grow from block to block,
-    and those of rows with guesses or in a server lie in several places: such forwards run as plain ones.
+    Keys and values of rows with guesses or in a server lie in several places, and a sub-block sees columns
+    behind its own: such forwards run as plain ones.
     """
+    if isinstance(cache, AppendCache):
+        return cache.sub_block is None and grid is not None
     return cache is None or isinstance(cache, BlockCache)
 
 
+def seen_columns(end: int, width: int) -> int:
+    """Return how many stored columns a forward up to column `end` sees; the mask hides those behind."""
+    return min(width, max(MIN_KEYS, 1 << (end - 1).bit_length()))
+
+
 def write_columns(
-    keys: Tensor, values: Tensor, columns: Tensor, k: Tensor, v: Tensor
+    keys: Tensor, values: Tensor, columns: Tensor, seen: int, k: Tensor, v: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Write the keys and values of the columns that ran, and return those of all."""
+    """Write the keys and values of the columns that ran, and return those that are seen."""
     keys.index_copy_(2, columns, k)
     values.index_copy_(2, columns, v)
-    return keys, values
+    return keys[:, :, :seen], values[:, :, :seen]
 
 
 @dataclass(slots=True)
@@ -286,7 +302,7 @@ class StaticKV:
     """Keys and values of every layer, [B, H, N, D] each, at addresses that graphs are bound to."""
 
     layers: list[tuple[Tensor, Tensor]]
-    owner: weakref.ref[BlockCache] | None = None  # the cache whose keys and values were here last
+    owner: weakref.ref[BlockCache | AppendCache] | None = None  # whose keys and values were here last
     lent: dict[int, tuple[Tensor, Tensor]] | None = None  # what its `stored` is as long as they are here
 
     @staticmethod
@@ -295,20 +311,20 @@ class StaticKV:
         size = rows, shape.key_heads, width, shape.head_size
         return StaticKV([(weight.new_zeros(size), weight.new_zeros(size)) for _ in range(shape.layers)])
 
-    def hold(self, cache: BlockCache, n: int, *, load: bool) -> None:
-        """Make this the store of a cache of `n` columns; `load` its keys and values if they are elsewhere."""
+    def hold(self, cache: BlockCache | AppendCache, n: int, *, load: int) -> None:
+        """Make this the store of a cache of `n` columns; `load` so many of them if they are elsewhere."""
         if cache.stored is self.lent and cache.stored[0][0].shape[2] == n:
             return
         self.release()
-        if load:
-            for layer, (keys, values) in enumerate(self.layers):
-                k, v = cache.stored[layer]
-                if len(k) != len(keys):
-                    raise ValueError(
-                        f"the cache holds {len(k)} rows and the batch has {len(keys)}; call start_block first"
-                    )
-                keys[:, :, :n].copy_(k)
-                values[:, :, :n].copy_(v)
+        for layer, sides in enumerate(self.layers):
+            for number, side in enumerate(sides):
+                side.zero_()  # hidden columns weigh nothing, but nothing times NaN is NaN
+                if load:
+                    stored = cache.stored[layer][number]
+                    if len(stored) != len(side):
+                        count = f"the cache holds {len(stored)} rows and the batch has {len(side)}"
+                        raise ValueError(f"{count}; call start_block first")
+                    side[:, :, :load] = stored[:, :, :load]
         self.lent = cache.stored = {
             layer: (keys[:, :, :n], values[:, :, :n]) for layer, (keys, values) in enumerate(self.layers)
         }

@@ -18,6 +18,7 @@ from unmask.models.layers import SwiGLU
 
 RouterName = Literal["softmax", "renormalised", "grouped"]
 Route = tuple[Tensor, Tensor]  # weights [T, k] float32 and numbers [T, k] of each token's experts
+Product = Callable[[Tensor, Tensor, Tensor], Tensor]  # see `grouped_product`
 PARTS = {"gate_up": ("gate", "up"), "down": ("down",)}  # the matrices that a stack holds for each expert
 GROUPED = getattr(F, "grouped_mm", None) or getattr(torch, "_grouped_mm", None)
 UNIT = 8  # rows of grouped products in bfloat16 are multiples of 16 bytes
@@ -97,9 +98,13 @@ class Experts(nn.Module):
         super().__init__()
         self.gate_up = nn.Parameter(_fresh(shape.experts, 2 * shape.size, size))
         self.down = nn.Parameter(_fresh(shape.experts, size, shape.size))
+        self.product_fn: Product | None = None  # unmask.compile chooses it; None: by the tensors
 
     def forward(self, x: Tensor, route: Route) -> Tensor:
-        return run_experts(x, route, self.gate_up, self.down)
+        product = self.product_fn
+        if product is None:
+            product = grouped_product if can_group(x, self.gate_up) else looped_product
+        return run_experts(x, route, self.gate_up, self.down, product)
 
 
 class Mixture(nn.Module):
@@ -120,14 +125,13 @@ class Mixture(nn.Module):
         return mixed + (common.sum(0) if common.dim() > x.dim() else common)  # it may come in unsummed parts
 
 
-def run_experts(x: Tensor, route: Route, gate_up: Tensor, down: Tensor) -> Tensor:
+def run_experts(x: Tensor, route: Route, gate_up: Tensor, down: Tensor, product: Product) -> Tensor:
     """Run the chosen experts on the tokens x [T, d] and add up their weighted results, [T, d] float32."""
     weights, chosen = route
     count = chosen.shape[1]
-    by_expert, order = chosen.flatten().sort(stable=True)  # pairs of a token and an expert
-    numbers = torch.arange(len(gate_up), device=x.device)
+    by_expert, order = chosen.flatten().int().sort(stable=True)  # pairs of a token and an expert
+    numbers = torch.arange(len(gate_up), dtype=torch.int32, device=x.device)
     ends = torch.searchsorted(by_expert, numbers, right=True, out_int32=True)
-    product = grouped_product if can_group(x, gate_up) else looped_product
     gate, up = product(x[order // count], gate_up, ends).chunk(2, dim=-1)
     sorted_results = product(F.silu(gate) * up, down, ends)
     results = torch.empty_like(sorted_results).index_copy(0, order, sorted_results)

@@ -185,10 +185,7 @@ class Attention(nn.Module):
             key, value = store(key, value)
         if mask is not None and mask.shape[-1] > key.shape[2]:  # a cache may end before the canvas does
             mask = mask[..., : key.shape[2]]
-        # faster ones know masks of keys alone
-        by_query = mask is not None and mask.shape[2] > 1
-        attention_fn = attend if by_query else self.attention_fn
-        return self.linear_fn(self.output, attention_fn(query, key, value, mask))
+        return self.linear_fn(self.output, self.attention_fn(query, key, value, mask))
 
     def weights(self, x: Tensor, rope: Rope, mask: Tensor | None) -> Tensor:
         """Return how much each query looks at each key, averaged over all heads, [B, n, n] float32."""

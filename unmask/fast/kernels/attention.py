@@ -18,6 +18,7 @@ from unmask.fast.kernels import device_of
 
 LOG2_E = 1.4426950408889634
 TILE = 64, 64  # queries and keys per program
+FEW = 16, 64  # of a block of a few columns
 SMALL = 16, 128  # used if all programs fit on the GPU at once and each fits in shared memory
 SMALL_BYTES = 139264
 
@@ -25,8 +26,8 @@ SMALL_BYTES = 139264
 def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
     """Attend from queries [B, H, n, D] to keys and values [B, H / groups, N, D]; return [B, n, H * D].
 
-    `mask` [B, 1, 1, N] is True on the keys that a row may attend to, at least one; without it, on all keys.
-    The last dimension must be contiguous.
+    `mask` [1 or B, 1, 1 or n, N] is True on the keys that a query may attend to, at least one; without it, on
+    all keys. The last dimension of queries, keys and values must be contiguous.
     """
     rows, heads, n, size = query.shape
     out = _empty(query, key, value, mask)
@@ -36,11 +37,12 @@ def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Te
             query,
             key,
             value,
-            query if mask is None else mask.contiguous(),
+            query if mask is None else mask,
             out,
             *(query.stride(0), query.stride(1), query.stride(2)),
             *(key.stride(0), key.stride(1), key.stride(2)),
             *(value.stride(0), value.stride(1), value.stride(2)),
+            *_mask_strides(mask),
             n,
             size**-0.5 * LOG2_E,
             COLUMNS=key.shape[2],
@@ -48,6 +50,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Te
             GROUPS=heads // key.shape[1],
             SIZE=size,
             MASKED=mask is not None,
+            BY_QUERY=mask is not None and mask.shape[2] > 1,
             QUERIES=queries,
             KEYS=keys,
             num_warps=4,
@@ -59,7 +62,17 @@ def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Te
 def _tile(query: Tensor) -> tuple[int, int]:
     """Return the number of queries and keys per program."""
     rows, heads, n, _ = query.shape
-    return SMALL if triton.cdiv(n, SMALL[0]) * rows * heads <= _max_small_programs(query.device) else TILE
+    if triton.cdiv(n, SMALL[0]) * rows * heads <= _max_small_programs(query.device):
+        return SMALL
+    return FEW if n <= FEW[0] else TILE
+
+
+def _mask_strides(mask: Tensor | None) -> tuple[int, int, int]:
+    """Return the strides of a mask's rows, queries and keys; 0 where it is the same for all."""
+    if mask is None:
+        return 0, 0, 0
+    row, query = (mask.stride(dim) if mask.shape[dim] > 1 else 0 for dim in (0, 2))
+    return row, query, mask.stride(3)
 
 
 @cache
@@ -104,6 +117,9 @@ def _attend(  # type: ignore[no-untyped-def]
     value_row,
     value_head,
     value_column,
+    mask_row,
+    mask_query,
+    mask_column,
     n,
     scale,
     COLUMNS: tl.constexpr,
@@ -111,6 +127,7 @@ def _attend(  # type: ignore[no-untyped-def]
     GROUPS: tl.constexpr,
     SIZE: tl.constexpr,
     MASKED: tl.constexpr,
+    BY_QUERY: tl.constexpr,
     QUERIES: tl.constexpr,
     KEYS: tl.constexpr,
 ):
@@ -133,10 +150,15 @@ def _attend(  # type: ignore[no-untyped-def]
         is_key = column < COLUMNS
         k = tl.load(key + column[None, :] * key_column + d[:, None], is_key[None, :], 0.0)
         v = tl.load(value + column[:, None] * value_column + d[None, :], is_key[:, None], 0.0)
-        visible = is_key
-        if MASKED:
-            visible = is_key & (tl.load(mask + row * COLUMNS + column, is_key, 0) != 0)
-        score = tl.where(visible[None, :], tl.dot(q, k) * scale, -float("inf"))
+        visible = is_key[None, :]
+        if BY_QUERY:
+            visible = is_query & visible
+            place = i[:, None] * mask_query + column[None, :] * mask_column
+            visible = visible & (tl.load(mask + row * mask_row + place, visible, 0) != 0)
+        elif MASKED:
+            place = row * mask_row + column * mask_column
+            visible = (is_key & (tl.load(mask + place, is_key, 0) != 0))[None, :]
+        score = tl.where(visible, tl.dot(q, k) * scale, -float("inf"))
         new_peak = tl.maximum(peak, tl.max(score, 1))
         shift = tl.where(new_peak == -float("inf"), 0.0, new_peak)  # -inf - -inf would be NaN
         weight = tl.exp2(score - shift[:, None])
