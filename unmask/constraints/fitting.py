@@ -77,12 +77,12 @@ class Fitting:
         parts = []
         for part in self.parts:
             machine = part.machine
-            start = torch.zeros(rows, machine.states, device=canvas.tokens.device)
+            start = torch.zeros(rows, machine.states, dtype=machine.dtype, device=canvas.tokens.device)
             start[:, 0] = 1
-            accept = machine.accept.float().expand(rows, -1)
+            accept = machine.accept.to(machine.dtype).expand(rows, -1)
             before = self._columns(machine, canvas, closed, slice(self.first, window.start))
             behind = self._columns(machine, canvas, closed, slice(window.stop, end))
-            left, right = before.forward(machine, start)[:, -1], behind.backward(machine, accept)[:, 0]
+            left, right = before.end(machine, start), behind.backward(machine, accept)[:, 0]
             parts.append(Part(machine, left, right))
         return replace(self, parts=tuple(parts), window=window)
 
@@ -145,7 +145,7 @@ class Fitting:
         for number, part in enumerate(self.parts):
             trial = canvas.commit(self._window, torch.ones_like(tokens, dtype=torch.bool), tokens)
             columns = self._columns(part.machine, trial, closed, self._window)
-            reached = columns.forward(part.machine, _of(part.left))[:, -1]
+            reached = columns.end(part.machine, _of(part.left))
             own = (reached * _of(part.right)).sum(-1) > 0
             fits = torch.where(self.which == number, own, fits)
         return fits
