@@ -60,7 +60,7 @@ class GraphExecutor(Executor):
         if bans.language is None or not canvas.tokens.is_cuda:
             self.launched = self.read(pending.result(), bans.on(canvas, window))
         else:
-            self.launched = self.read(*beside(pending.result, lambda: bans.on(canvas, window)))
+            self.launched = self.read(*ban_meanwhile(pending.result, lambda: bans.on(canvas, window)))
         return todo
 
     def submit(self, rows: Rows, window: slice) -> Pending | None:
@@ -152,7 +152,7 @@ def send_to_host(packed: Tensor) -> Callable[[], list[int]]:
     return wait
 
 
-def beside(forward: Callable[[], Tensor], ban: Callable[[], Bans]) -> tuple[Tensor, Bans]:
+def ban_meanwhile(forward: Callable[[], Tensor], ban: Callable[[], Bans]) -> tuple[Tensor, Bans]:
     """Return the results of both. The GPU runs the many small kernels of `ban` while it runs the forward."""
     main = torch.cuda.current_stream()
     ready = main.record_event()
