@@ -116,19 +116,32 @@ class Columns:
     masked: Tensor  # [B, W] bool
     closed: Tensor  # [1 or B, W] bool, no end token may stand there
     last: Tensor | None  # [W] bool, the last column of a gap
+    outside: Tensor | None  # [B, W] bool, columns that are no part of the text
     tree: Tree | None = None  # on a GPU
     mixed: list[tuple[bool, bool]] = field(default_factory=list)  # per column: some are masked, some are not
 
     @staticmethod
-    def read(machine: Machine, tokens: Tensor, mask_id: int, closed: Tensor, last: Tensor | None) -> Columns:
+    def read(
+        machine: Machine,
+        tokens: Tensor,
+        mask_id: int,
+        closed: Tensor,
+        last: Tensor | None = None,
+        outside: Tensor | None = None,
+    ) -> Columns:
         """Read tokens [B, W]."""
         masked = tokens == mask_id
         moves = machine.next.T[machine.kinds[tokens]]
+        if outside is not None:
+            masked = masked & ~outside
+            same = torch.arange(machine.states, device=tokens.device)
+            moves = torch.where(outside[..., None], same, moves)
         if not tokens.is_cuda:
             mixed = list(zip(masked.any(0).tolist(), (~masked).any(0).tolist(), strict=True))
-            return Columns(moves, masked, closed, last, mixed=mixed)
+            return Columns(moves, masked, closed, last, outside, mixed=mixed)
         # to know which columns are masked, the host would have to wait
-        columns = Columns(moves, masked, closed, last, mixed=[(True, True)] * tokens.shape[1])
+        mixed = [(True, True)] * tokens.shape[1]
+        columns = Columns(moves, masked, closed, last, outside, mixed=mixed)
         if 0 < moves.numel() * machine.states <= MAX_NUMBERS:
             columns = replace(columns, tree=Tree(columns.matrices(machine)))
         return columns
@@ -205,7 +218,7 @@ class Columns:
             behind = torch.where(self.last[:, None], machine.unfold(behind), behind)
         fits = (before[:, :-1, source] * behind[:, :, target]) @ table > 0
         fits[..., END] &= ~self.closed
-        return fits
+        return fits if self.outside is None else fits | self.outside[..., None]
 
 
 def _step(sets: Tensor, table: Tensor) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+import torch
 from torch import Tensor
 
 from unmask.constraints.automaton import AUTOMATA
@@ -22,13 +23,12 @@ from unmask.types import MaskedLM
 def constrain(bans: Bans, model: MaskedLM, canvas: Canvas, config: GenerationConfig) -> Bans:
     """Return the bans of a generation; its text, without the prompt, must fit. Raise if none can."""
     constraints = config.constraints(len(canvas.tokens))
-    if model.info.grid is not None and any(each is not None for each in constraints):
-        problem = "is not offered yet for models that attend block by block"
-        raise FieldError("constraint", constraints[0], problem, "use a model with full attention")
     fitting = _fitting(bans, model, canvas, constraints, canvas.start, model.info.eos_ids, config.stop)
     if fitting is None:
         return bans
-    room = canvas.tokens.shape[1] - canvas.start
+    room = config.new_tokens(model.info)
+    if model.info.grid is not None:
+        fitting = replace(fitting, outside=_outside(canvas, room))
     for constraint, shortest in zip(constraints, fitting.shortest(canvas, bans.closed), strict=True):
         if shortest is None:
             continue
@@ -41,6 +41,13 @@ def constrain(bans: Bans, model: MaskedLM, canvas: Canvas, config: GenerationCon
         problem = f"has no text of {config.min_new_tokens} to {room} tokens that fits"
         raise FieldError("constraint", constraint, problem, "change min_new_tokens or max_new_tokens")
     return replace(bans, language=fitting, raw=any(each is not None and each.raw for each in constraints))
+
+
+def _outside(canvas: Canvas, length: int) -> Tensor:
+    """Mark the columns [B, N] that are no part of a text of this length: blocks are filled to their ends."""
+    first = torch.tensor(canvas.starts, device=canvas.tokens.device)[:, None]
+    column = torch.arange(canvas.tokens.shape[1], device=canvas.tokens.device)
+    return (column < first) | (column >= first + length)
 
 
 def constrain_gaps(
