@@ -17,6 +17,7 @@ import argparse
 import json
 import random
 import re
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import count, cycle
@@ -31,6 +32,7 @@ import unmask
 from benchmarks import constraint_cost
 from unmask import Choice, GenerationConfig, JSONSchema, Regex
 from unmask.bench.every_sampler import kinds
+from unmask.bench.timing import machine
 from unmask.constraints.language import Constraint
 from unmask.types import Cache, ModelInfo
 
@@ -114,14 +116,12 @@ def fits(constraint: Constraint | None, text: str) -> bool:
     return True
 
 
-def run_fit(generations: int) -> None:
-    """Decode, and print how many texts fit."""
+def run_fit(generations: int, out: Path | None) -> None:
+    """Decode, and print how many texts fit; write the count to `out` as it grows."""
     done = good = 0
     rng, names, began = random.Random(0), cycle(kinds()), perf_counter()
     for seed in count():
-        if done >= generations:
-            break
-        model, sampler = Noise(seed), unmask.make_sampler(next(names))
+        sampler = unmask.make_sampler(next(names))
         constraints = [rng.choice(CONSTRAINTS) for _ in range(rng.choice((1, 4, 8)))]
         length = rng.choice((32, 48))
         config = GenerationConfig(
@@ -133,18 +133,25 @@ def run_fit(generations: int) -> None:
             min_new_tokens=rng.choice((0, 3)) if Choice not in map(type, constraints) else 0,
             constraint=constraints,
         )
-        answers = unmask.generate(model, [[5, 6, 7]] * len(constraints), sampler, config)
+        answers = unmask.generate(Noise(seed), [[5, 6, 7]] * len(constraints), sampler, config)
         good += sum(fits(each, answer.text) for each, answer in zip(constraints, answers, strict=True))
         gaps = replace(
             config, constraint=JSONSchema(PERSON), max_new_tokens=None, min_new_tokens=0, seed=seed
         )
         text = f'{{"name": "[[gap {rng.choice(("0-4", "2"))}]]", "age":[[gap 1-3]][[gap 0-6]]}}'
-        filled = unmask.infill(model, text, sampler, gaps)
+        filled = unmask.infill(Noise(seed), text, sampler, gaps)
         good += fits(gaps.constraint, filled.text)  # type: ignore[arg-type]
         done += len(answers) + 1
-        if seed % 50 == 0:
-            print(f"{good} of {done} texts fit, {perf_counter() - began:.0f} s", flush=True)
-    print(f"{good} of {done} texts fit, {100 * good / done:.3f} %, {perf_counter() - began:.0f} s")
+        over = done >= generations
+        if seed % 50 == 0 or over:
+            seconds = round(perf_counter() - began)
+            print(f"{good} of {done} texts fit, {100 * good / done:.3f} %, {seconds} s", flush=True)
+            if out is not None:
+                found = {"fit": good, "texts": done, "asked": generations, "finished": over}
+                found |= {"seconds": seconds, "machine": machine(torch.device("cpu"))}
+                out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        if over:
+            break
 
 
 if __name__ == "__main__":
@@ -162,9 +169,9 @@ if __name__ == "__main__":
     parser.add_argument("--out", type=Path, help="write the results as JSON")
     options = parser.parse_args()
     if options.what == "fit":
-        run_fit(options.generations)
-        results = {}
-    elif options.what == "build":
+        run_fit(options.generations, options.out)
+        sys.exit()
+    if options.what == "build":
         results = constraint_cost.build(options.vocabulary, options.texts, options.automaton)
     elif options.device is None:
         results = constraint_cost.small_model(options.turns)
