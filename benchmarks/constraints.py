@@ -4,8 +4,10 @@
     python -m benchmarks.constraints build --texts FOLDER --automaton form.pt
     python -m benchmarks.constraints cost
     python -m benchmarks.constraints cost --device cuda --automaton form.pt
+    python -m benchmarks.constraints accuracy
 
 `cost` without a device takes a small model on the CPU; with one, the shape of LLaDA-8B with random weights.
+`accuracy` holds answers of the small tasks to their format.
 `build` makes a vocabulary of the most frequent pieces of words in some texts, or in Python's own library.
 `fit` decodes with a model of random logits, which breaks every grammar, with every kind of sampler, in blocks
 and not, greedy and drawn, with constraints mixed in a batch, and with gaps. It needs the package jsonschema.
@@ -29,7 +31,7 @@ import torch
 from torch import Tensor
 
 import unmask
-from benchmarks import constraint_cost
+from benchmarks import constraint_accuracy, constraint_cost
 from unmask import Choice, GenerationConfig, JSONSchema, Regex
 from unmask.bench.every_sampler import kinds
 from unmask.bench.timing import machine
@@ -158,10 +160,13 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=("fit", "cost", "build"))
+    parser.add_argument("what", choices=("fit", "cost", "build", "accuracy"))
     parser.add_argument("--generations", type=int, default=20_000)
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--vocabulary", type=int, default=126_464)
+    parser.add_argument("--tasks", nargs="+", default=constraint_accuracy.TASKS)
+    parser.add_argument("--items", type=int, default=200)
+    parser.add_argument("--batch-size", type=int, default=16)
     parser.add_argument("--texts", type=Path, help="folder of texts")
     parser.add_argument("--automaton", type=Path, help="file that build writes and cost reads")
     parser.add_argument("--device", help="time a step at full size there")
@@ -170,6 +175,9 @@ if __name__ == "__main__":
     options = parser.parse_args()
     if options.what == "fit":
         run_fit(options.generations, options.out)
+        sys.exit()
+    if options.what == "accuracy":
+        constraint_accuracy.run(options.tasks, options.items, options.batch_size, options.out)
         sys.exit()
     if options.what == "build":
         results = constraint_cost.build(options.vocabulary, options.texts, options.automaton)
