@@ -150,7 +150,7 @@ class Rows:
         )
         rewrite = None if decision.rewrite is None else decision.rewrite & kept
         changed = kept if decision.revoke is None else kept | decision.revoke
-        decision = replace(decision, commit=decision.commit & kept, rewrite=rewrite)
+        decision = replace(decision, commit=kept if rewrite is None else kept & ~rewrite, rewrite=rewrite)
         return outcome._replace(decision=decision, changed=changed.any(-1))
 
     def commit(self, turn: Turn, prediction: Prediction, outcome: Outcome) -> Step:
