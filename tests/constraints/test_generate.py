@@ -195,3 +195,15 @@ def test_a_text_in_blocks_that_is_too_short_is_refused():
         generate(model, PROMPT, config=settings_of(constraint=Regex("x{6}"), max_new_tokens=5))
     [answer] = generate(model, PROMPT, config=settings_of(constraint=Regex("x{6}"), max_new_tokens=6))
     assert answer.text == "x" * 6
+
+
+def test_a_trace_says_which_tokens_the_constraint_held_back():
+    config = settings_of(constraint=Regex("(12x|3-4)+"), steps=2)
+    [answer] = generate(DIGITS, PROMPT, make_sampler("base"), config, trace=True)
+    held = [place for change in answer.trace.changes for row in change.held for place in row]
+    assert any(place.signals["constraint"] for place in held)
+    assert not any(place.eligible for place in held if place.signals["constraint"])
+    [free] = generate(DIGITS, PROMPT, make_sampler("base"), settings_of(steps=2), trace=True)
+    assert all(
+        "constraint" not in place.signals for change in free.trace.changes for place in change.positions
+    )

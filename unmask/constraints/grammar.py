@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from importlib.util import find_spec
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -36,11 +36,12 @@ class Reader:
     @staticmethod
     def of(constraint: Constraint, tokens: Sequence[bytes | None], ends: tuple[int, ...]) -> Reader:
         """Return a parser of a constraint that has read nothing; raise if it takes no text."""
-        if find_spec("llguidance") is None:
+        try:
+            llguidance = import_module("llguidance")
+        except ModuleNotFoundError:
             remedy = "pip install 'unmask[constraints]'"
-            raise FieldError(field_of(constraint), constraint, "needs the package llguidance", remedy)
-        import llguidance
-
+            problem = "needs the package llguidance"
+            raise FieldError(field_of(constraint), constraint, problem, remedy) from None
         if "lark" in constraint.request:
             grammar = llguidance.LLMatcher.grammar_from_lark(constraint.request["lark"])
         else:
@@ -173,8 +174,7 @@ class Parsing:
 @lru_cache(maxsize=4)
 def _tokenizer(tokens: tuple[bytes | None, ...], ends: tuple[int, ...]) -> Any:
     """Return the vocabulary as llguidance knows it."""
-    import llguidance
-
+    llguidance = import_module("llguidance")
     return llguidance.LLTokenizer(
         llguidance.TokenizerWrapper(_Vocabulary(tokens, ends)), eos_token=list(ends)
     )

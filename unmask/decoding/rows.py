@@ -150,7 +150,14 @@ class Rows:
         )
         rewrite = None if decision.rewrite is None else decision.rewrite & kept
         changed = kept if decision.revoke is None else kept | decision.revoke
-        decision = replace(decision, commit=kept if rewrite is None else kept & ~rewrite, rewrite=rewrite)
+        refused = wanted & ~kept
+        decision = replace(
+            decision,
+            commit=kept if rewrite is None else kept & ~rewrite,
+            eligible=decision.eligible & ~refused,
+            rewrite=rewrite,
+            signals={**decision.signals, "constraint": refused},
+        )
         return outcome._replace(decision=decision, changed=changed.any(-1))
 
     def commit(self, turn: Turn, prediction: Prediction, outcome: Outcome) -> Step:
