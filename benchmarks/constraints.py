@@ -1,9 +1,14 @@
 """Constraints: how many texts fit, what a step costs, and how long an automaton takes to build.
 
     python -m benchmarks.constraints fit --generations 20000
+    python -m benchmarks.constraints build --texts FOLDER --automaton form.pt
     python -m benchmarks.constraints cost
-    python -m benchmarks.constraints build --vocabulary 126464
+    python -m benchmarks.constraints cost --device cuda --automaton form.pt
+    python -m benchmarks.constraints accuracy
 
+`cost` without a device takes a small model on the CPU; with one, the shape of LLaDA-8B with random weights.
+`accuracy` holds answers of the small tasks to their format.
+`build` makes a vocabulary of the most frequent pieces of words in some texts, or in Python's own library.
 `fit` decodes with a model of random logits, which breaks every grammar, with every kind of sampler, in blocks
 and not, greedy and drawn, with constraints mixed in a batch, and with gaps. It needs the package jsonschema.
 """
@@ -14,21 +19,22 @@ import argparse
 import json
 import random
 import re
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import count, cycle
-from statistics import median
-from time import perf_counter, process_time
+from pathlib import Path
+from time import perf_counter
 from types import SimpleNamespace
 
 import torch
 from torch import Tensor
 
 import unmask
+from benchmarks import constraint_accuracy, constraint_cost
 from unmask import Choice, GenerationConfig, JSONSchema, Regex
 from unmask.bench.every_sampler import kinds
-from unmask.constraints.automaton import tokens_of
-from unmask.constraints.bytes import ByteAutomaton
+from unmask.bench.timing import machine
 from unmask.constraints.language import Constraint
 from unmask.types import Cache, ModelInfo
 
@@ -45,18 +51,6 @@ PERSON = {
         "born": {"type": "string", "format": "date"},
     },
     "required": ["name", "age"],
-}
-FORM = {  # about 200 states
-    "type": "object",
-    "properties": {
-        "question": {"type": "string"},
-        "answer": {"type": "integer"},
-        "steps": {"type": "array", "items": {"type": "string"}, "maxItems": 4},
-        "date": {"type": "string", "format": "date"},
-        "unit": {"enum": ["none", "apples", "dollars", "minutes", "kilometres"]},
-        "sure": {"type": "boolean"},
-    },
-    "required": ["question", "answer", "steps", "date", "unit", "sure"],
 }
 CONSTRAINTS: list[Constraint | None] = [
     Regex(r"\d{3}-\d{4}"),
@@ -124,14 +118,12 @@ def fits(constraint: Constraint | None, text: str) -> bool:
     return True
 
 
-def run_fit(generations: int) -> None:
-    """Decode, and print how many texts fit."""
+def run_fit(generations: int, out: Path | None) -> None:
+    """Decode, and print how many texts fit; write the count to `out` as it grows."""
     done = good = 0
     rng, names, began = random.Random(0), cycle(kinds()), perf_counter()
     for seed in count():
-        if done >= generations:
-            break
-        model, sampler = Noise(seed), unmask.make_sampler(next(names))
+        sampler = unmask.make_sampler(next(names))
         constraints = [rng.choice(CONSTRAINTS) for _ in range(rng.choice((1, 4, 8)))]
         length = rng.choice((32, 48))
         config = GenerationConfig(
@@ -143,65 +135,57 @@ def run_fit(generations: int) -> None:
             min_new_tokens=rng.choice((0, 3)) if Choice not in map(type, constraints) else 0,
             constraint=constraints,
         )
-        answers = unmask.generate(model, [[5, 6, 7]] * len(constraints), sampler, config)
+        answers = unmask.generate(Noise(seed), [[5, 6, 7]] * len(constraints), sampler, config)
         good += sum(fits(each, answer.text) for each, answer in zip(constraints, answers, strict=True))
         gaps = replace(
             config, constraint=JSONSchema(PERSON), max_new_tokens=None, min_new_tokens=0, seed=seed
         )
         text = f'{{"name": "[[gap {rng.choice(("0-4", "2"))}]]", "age":[[gap 1-3]][[gap 0-6]]}}'
-        filled = unmask.infill(model, text, sampler, gaps)
+        filled = unmask.infill(Noise(seed), text, sampler, gaps)
         good += fits(gaps.constraint, filled.text)  # type: ignore[arg-type]
         done += len(answers) + 1
-        if seed % 50 == 0:
-            print(f"{good} of {done} texts fit, {perf_counter() - began:.0f} s", flush=True)
-    print(f"{good} of {done} texts fit, {100 * good / done:.3f} %, {perf_counter() - began:.0f} s")
-
-
-def run_cost(turns: int) -> None:
-    """Print the time of a step with a constraint beside one without, on a small model."""
-    model = unmask.load("mini-llada")
-    constraint, prompt = JSONSchema(FORM), "Tom has 3 apples and buys 4. How many has he?"
-    states = ByteAutomaton.compile(constraint).dead
-    times: dict[bool, list[float]] = {False: [], True: []}
-    for held in [False, True] * (turns + 1):
-        config = GenerationConfig(max_new_tokens=128, constraint=constraint if held else None)
-        began = process_time()  # not the wall clock: other programs would count
-        [answer] = unmask.generate(model, [prompt], unmask.make_sampler("less"), config)
-        times[held].append((process_time() - began) / answer.forwards)
-    free, held_time = (median(times[held][1:]) for held in (False, True))
-    print(
-        f"{states} states; a step takes {1000 * free:.1f} ms, with the constraint {1000 * held_time:.1f} ms"
-    )
-    print(f"ratio of medians {held_time / free:.3f}")
-
-
-def run_build(vocabulary: int) -> None:
-    """Print the time to build the automaton of a schema for a large vocabulary of made-up tokens."""
-    rng = random.Random(0)
-    letters = [chr(letter).encode() for letter in range(32, 127)] + ["ä".encode(), b"\xe2", b"\x82"]
-    tokens: set[bytes] = set(letters)
-    while len(tokens) < vocabulary:
-        tokens.add(b"".join(rng.choices(letters, k=rng.randint(2, 9))))
-    began = perf_counter()
-    small = ByteAutomaton.compile(JSONSchema(FORM))
-    compiled = perf_counter()
-    made = tokens_of(small, sorted(tokens), [])
-    print(f"{small.dead} states, {made.next.shape[1]} classes of {len(tokens)} tokens")
-    print(f"compiled in {compiled - began:.1f} s, read for the tokens in {perf_counter() - compiled:.1f} s")
+        over = done >= generations
+        if seed % 50 == 0 or over:
+            seconds = round(perf_counter() - began)
+            print(f"{good} of {done} texts fit, {100 * good / done:.3f} %, {seconds} s", flush=True)
+            if out is not None:
+                found = {"fit": good, "texts": done, "asked": generations, "finished": over}
+                found |= {"seconds": seconds, "machine": machine(torch.device("cpu"))}
+                out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        if over:
+            break
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=("fit", "cost", "build"))
+    parser.add_argument("what", choices=("fit", "cost", "build", "accuracy"))
     parser.add_argument("--generations", type=int, default=20_000)
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--vocabulary", type=int, default=126_464)
+    parser.add_argument("--tasks", nargs="+", default=constraint_accuracy.TASKS)
+    parser.add_argument("--items", type=int, default=200)
+    parser.add_argument("--batch-size", type=int, default=16)
+    parser.add_argument("--texts", type=Path, help="folder of texts")
+    parser.add_argument("--automaton", type=Path, help="file that build writes and cost reads")
+    parser.add_argument("--device", help="time a step at full size there")
+    parser.add_argument("--small", action="store_true", help="the same in miniature")
+    parser.add_argument("--out", type=Path, help="write the results as JSON")
     options = parser.parse_args()
     if options.what == "fit":
-        run_fit(options.generations)
-    elif options.what == "cost":
-        run_cost(options.turns)
+        run_fit(options.generations, options.out)
+        sys.exit()
+    if options.what == "accuracy":
+        constraint_accuracy.run(options.tasks, options.items, options.batch_size, options.out)
+        sys.exit()
+    if options.what == "build":
+        results = constraint_cost.build(options.vocabulary, options.texts, options.automaton)
+    elif options.device is None:
+        results = constraint_cost.small_model(options.turns)
     else:
-        run_build(options.vocabulary)
+        results = constraint_cost.full_size_model(
+            options.device, options.automaton, options.turns, small=options.small
+        )
+    if options.out is not None:
+        options.out.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")

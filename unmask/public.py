@@ -1,7 +1,7 @@
 """The names of `import unmask`. The package imports this module with the first of them that is used."""
 
 from unmask import trace
-from unmask.constraints.language import Choice, JSONSchema, Regex
+from unmask.constraints.language import Choice, Grammar, JSONSchema, Regex
 from unmask.decoding.append_cache import AppendCache
 from unmask.decoding.cache import BlockCache
 from unmask.decoding.canvas import Canvas, blank
@@ -70,6 +70,7 @@ __all__ = [
     "Gap",
     "Generation",
     "GenerationConfig",
+    "Grammar",
     "Guided",
     "Hierarchy",
     "Infilling",

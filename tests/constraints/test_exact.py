@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.constraints.letters import END, MASK, completions, writer
-from unmask import Choice, GenerationConfig, Regex, blank
+from unmask import LESS, Choice, GenerationConfig, Regex, blank
 from unmask.text.constrain import constrain
 
 MODEL = writer("a", "b", "ab", "ba")
@@ -44,7 +44,7 @@ def language(canvas, config, *, least=0):
     """The bans of a canvas that may already hold tokens."""
     empty = canvas_of([[MASK] * (canvas.tokens.shape[1] - 1)] * len(canvas.tokens))
     options = GenerationConfig(min_new_tokens=least).options(MODEL.info)
-    return constrain(options.bans(MODEL.info, empty), MODEL, empty, config)
+    return constrain(options.bans(MODEL.info, empty), MODEL, empty, config, LESS())
 
 
 def tokens_that_fit(canvas, bans, window):
@@ -100,7 +100,8 @@ def test_choices_need_no_escapes():
             GenerationConfig().options(model.info).bans(model.info, canvas),
             model,
             canvas,
-            GenerationConfig(constraint=Choice((option,))),
+            GenerationConfig(constraint=Choice((option,)), max_new_tokens=1),
+            LESS(),
         )
         logits = torch.zeros(1, 1, model.vocab_size)
         window = slice(1, 2)

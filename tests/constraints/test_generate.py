@@ -26,6 +26,7 @@ from unmask import (
     make_sampler,
 )
 from unmask.bench.every_sampler import kinds
+from unmask.types import BlockGrid
 
 DIGITS = writer(*"0123456789", "-", "12", "3-4", "x", " ", seed=3)
 PHONE = Regex(r"\d{2,3}-\d{3}")
@@ -158,3 +159,51 @@ def test_a_canvas_that_is_too_short_is_refused_before_the_first_forward():
     with raises_field("constraint"):
         generate(model, PROMPT, config=settings_of(constraint=Regex("ö")))
     assert model.calls == []
+
+
+class Blockwise(type(DIGITS)):
+    """The same model, but it sees no column behind its block."""
+
+    def predict(self, tokens, attend, window, **settings):
+        seen = slice(0, window.stop)
+        return super().predict(
+            tokens[:, seen], None if attend is None else attend[:, seen], window, **settings
+        )
+
+    @property
+    def info(self):
+        return replace(super().info, grid=BlockGrid(length=4), block_length=4, new_tokens=10)
+
+
+@pytest.mark.parametrize("name", ["less", "threshold", "base", "credit", "wino", "first-mask"])
+def test_texts_of_models_with_blocks_fit(name):
+    for seed in range(1, 3):
+        model = Blockwise(vocab_size=DIGITS.vocab_size, words=DIGITS.words, seed=seed)
+        constraints = [PHONE, Regex(r"\d*x"), None]
+        prompts = [[2, 3, 4], [5], [2] * 6]  # the block of the first two begins with their prompt
+        config = settings_of(max_new_tokens=7 + seed, temperature=seed / 2, seed=1, constraint=constraints)
+        answers = generate(model, prompts, make_sampler(name), config)
+        for constraint, answer in zip(constraints, answers, strict=True):
+            assert constraint is None or re.fullmatch(constraint.pattern, answer.text)
+        alone = replace(config, constraint=constraints[0])
+        assert generate(model, prompts[:1], make_sampler(name), alone) == answers[:1]
+
+
+def test_a_text_in_blocks_that_is_too_short_is_refused():
+    model = Blockwise(vocab_size=DIGITS.vocab_size, words=DIGITS.words)
+    with raises_field("max_new_tokens", 5):
+        generate(model, PROMPT, config=settings_of(constraint=Regex("x{6}"), max_new_tokens=5))
+    [answer] = generate(model, PROMPT, config=settings_of(constraint=Regex("x{6}"), max_new_tokens=6))
+    assert answer.text == "x" * 6
+
+
+def test_a_trace_says_which_tokens_the_constraint_held_back():
+    config = settings_of(constraint=Regex("(12x|3-4)+"), steps=2)
+    [answer] = generate(DIGITS, PROMPT, make_sampler("base"), config, trace=True)
+    held = [place for change in answer.trace.changes for row in change.held for place in row]
+    assert any(place.signals["constraint"] for place in held)
+    assert not any(place.eligible for place in held if place.signals["constraint"])
+    [free] = generate(DIGITS, PROMPT, make_sampler("base"), settings_of(steps=2), trace=True)
+    assert all(
+        "constraint" not in place.signals for change in free.trace.changes for place in change.positions
+    )

@@ -142,8 +142,10 @@ def test_a_bad_pattern_is_refused_with_a_sentence(pattern):
 @pytest.mark.parametrize(
     ("schema", "field"),
     [
-        ({"$ref": "#"}, "json_schema"),
-        ({"type": "object", "properties": {"next": {"$ref": "#"}}}, "json_schema.properties.next"),
+        (
+            {"type": "object", "properties": {"next": {"$ref": "#"}, "x": {"oneOf": []}}},
+            "json_schema.properties.x",
+        ),
         ({"$ref": "#/$defs/none"}, "json_schema.$ref"),
         ({"type": "number", "minimum": 3}, "json_schema.minimum"),
         ({"oneOf": [{"type": "null"}]}, "json_schema"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -51,6 +52,17 @@ def test_eval_does_what_evaluate_does(checkpoint, model, tmp_path):
     assert kept == (tmp_path / "b" / "records.jsonl").read_bytes()
     first, second = (json.loads((tmp_path / name / "run.json").read_text()) for name in ("a/mini-gsm8k", "b"))
     assert first["configuration"] == second["configuration"]
+
+
+def test_eval_holds_texts_to_a_form(checkpoint, tmp_path, monkeypatch):
+    pytest.importorskip("outlines_core")
+    monkeypatch.setenv("UNMASK_CACHE", str(tmp_path))
+    result = call("eval", "mini-mmlu", "-m", checkpoint, *FEW, "--out", tmp_path, "--regex", "[ab]{1,3}")
+    assert result.exit_code == 0, result.stderr
+    lines = (tmp_path / "mini-mmlu" / "records.jsonl").read_text().splitlines()
+    assert all(re.fullmatch("[ab]{1,3}", json.loads(line)["text"]) for line in lines)
+    settings = json.loads((tmp_path / "mini-mmlu" / "run.json").read_text())["configuration"]["decoding"]
+    assert "[ab]{1,3}" in json.dumps(settings["constraint"])
 
 
 def test_eval_takes_many_tasks_and_speaks_json(checkpoint, tmp_path, monkeypatch):

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.raises import raises_field
-from unmask import GenerationConfig
+from unmask import Choice, GenerationConfig, JSONSchema, Regex
 from unmask.evals.gen_kwargs import default_config, request_config
 
 DEFAULT = GenerationConfig(max_new_tokens=64, steps=64, block_length=32, temperature=0.4)
@@ -31,6 +31,10 @@ DEFAULT = GenerationConfig(max_new_tokens=64, steps=64, block_length=32, tempera
         ({"steps": "none", "block_length": "auto"}, {"steps": None, "block_length": "auto"}),
         ({"end_tokens": "last", "min_gap": "auto"}, {"end_tokens": "last", "min_gap": "auto"}),
         ({"num_beams": 1, "repetition_penalty": 1.0}, {}),
+        ({"regex": "[A-D]"}, {"constraint": Regex("[A-D]")}),
+        ({"choice": "A|B"}, {"constraint": Choice(("A", "B"))}),
+        ({"choice": ["yes", "no"], "until": None}, {"constraint": Choice(("yes", "no"))}),
+        ({"json_schema": {"type": "null"}, "regex": None}, {"constraint": JSONSchema({"type": "null"})}),
     ],
     ids=str,
 )
@@ -48,6 +52,8 @@ def test_sampling_without_a_temperature_anywhere_is_at_one() -> None:
     [
         ({"temprature": 1}, "temprature", 1, "did you mean 'temperature'?"),
         ({"num_beams": 10}, "num_beams", 10, "pass --gen_kwargs num_beams=1"),
+        ({"regex": "a", "choice": "b"}, "choice", "b", "regex"),
+        ({"regex": "("}, "regex", "(", "regular expression"),
         ({"max_gen_toks": 0}, "max_new_tokens", 0, ">= 1"),
         ({"temperature": -1}, "temperature", -1.0, ">= 0"),
     ],

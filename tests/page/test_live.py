@@ -100,6 +100,21 @@ def test_a_threshold_of_any_name_holds_positions_back(site: Running, seen: Seen)
     expect(page.get_by_label("Legend")).to_contain_text("held by kl")
 
 
+def test_an_answer_matches_the_pattern_of_the_page_and_tokens_that_do_not_fit_are_held(
+    site: Running, seen: Seen
+) -> None:
+    pytest.importorskip("outlines_core")
+    page = seen.open(site.url, "base")
+    page.get_by_text("Settings", exact=True).click()
+    page.get_by_label("The answer matches").fill(r"(\d+ plus )+\d+")
+    page.get_by_label("Steps", exact=True).fill("2")
+    decode(page)
+    assert re.fullmatch(r"(\d+ plus )+\d+", answer(page))
+    scrub(page, 1)
+    expect(cells(page, kind=held_by("constraint")).first).to_be_visible()
+    expect(page.get_by_label("Legend")).to_contain_text("held by constraint")
+
+
 def test_two_samplers_are_shown_side_by_side_with_their_first_difference(
     site: Running, seen: Seen, mini: Trunk, dispute: tuple[str, str]
 ) -> None:

@@ -15,6 +15,7 @@ from unmask.cli import complete
 from unmask.cli.eval_progress import showing_progress
 from unmask.cli.isolation import UnsafeCode, check_isolation
 from unmask.cli.options import (
+    ConstraintOptions,
     DataFolder,
     DecodingOptions,
     ModelOptions,
@@ -141,12 +142,14 @@ def evaluate(
     tasks: TaskOptions,
     decoding: DecodingOptions,
     length: TaskLengthOptions,
+    constraint: ConstraintOptions,
     cluster: RayOptions,
 ) -> None:
     """Run benchmarks; the same command again resumes a stopped run, a larger --limit extends it."""
     sampler = choice.build()
     out = tasks.out or RUNS / _short(model.model)
-    runs = [_task_run(name, tasks, decoding, length, out) for name in dict.fromkeys(names)]
+    groups = decoding, length, constraint
+    runs = [_task_run(name, tasks, *groups, out) for name in dict.fromkeys(names)]
     here = [] if cluster.ray else [one.task for one in runs]  # workers check themselves
     check_isolation(here, unsafe=tasks.unsafe_code)
     summaries = []
@@ -170,7 +173,12 @@ def _short(model: str) -> str:
 
 
 def _task_run(
-    name: str, options: TaskOptions, decoding: DecodingOptions, length: TaskLengthOptions, out: Path
+    name: str,
+    options: TaskOptions,
+    decoding: DecodingOptions,
+    length: TaskLengthOptions,
+    constraint: ConstraintOptions,
+    out: Path,
 ) -> TaskRun:
     """Find a task and load its samples; errors in settings and data come before a model is loaded."""
     from unmask.evals import get_task
@@ -178,7 +186,8 @@ def _task_run(
 
     task = get_task(name, options.protocol)
     check_limit(options.limit)
-    config = build_config(decoding, length, max_new_tokens=task.max_new_tokens, stop=task.stop)
+    usual = {"max_new_tokens": task.max_new_tokens, "stop": task.stop}
+    config = build_config(decoding, length, **usual, constraint=constraint.build())
     return TaskRun(task, load_samples(task, options.data), config, options.limit, out / task.name)
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from unmask.constraints.language import Choice, Constraint, JSONSchema
+from unmask.constraints.language import Choice, Constraint, Grammar, JSONSchema
 from unmask.errors import FieldError
 
 COMPILER = Path(__file__).with_name("compiler.py")
@@ -131,6 +131,8 @@ def field_of(constraint: Constraint) -> str:
     """Return the name of a constraint in error messages."""
     if isinstance(constraint, Choice):
         return "choice"
+    if isinstance(constraint, Grammar):
+        return "grammar"
     return "json_schema" if isinstance(constraint, JSONSchema) else "regex"
 
 

@@ -33,6 +33,7 @@ class Fitting:
     which: Tensor  # [B] the row's language, or FREE
     first: int  # column of the text
     last: Tensor | None = None  # [N] bool, the last columns of gaps; None: a generation
+    outside: Tensor | None = None  # [B, N] bool, columns that are no part of the text
     window: slice | None = None
 
     @staticmethod
@@ -62,14 +63,17 @@ class Fitting:
         gaps = self.last is not None
         parts = [Part(machine_of(part.machine.automaton.to(where), gaps=gaps)) for part in self.parts]
         last = None if self.last is None else self.last.to(where)
-        return replace(self, parts=tuple(parts), which=self.which.to(where), last=last, window=None)
+        outside = None if self.outside is None else self.outside.to(where)
+        which = self.which.to(where)
+        return replace(self, parts=tuple(parts), which=which, last=last, outside=outside, window=None)
 
     def _each(self, work: Callable[[Tensor], Tensor]) -> Fitting:
         sides = [
             [side if side is None else work(side) for side in (part.left, part.right)] for part in self.parts
         ]
         parts = [Part(part.machine, *both) for part, both in zip(self.parts, sides, strict=True)]
-        return replace(self, parts=tuple(parts), which=work(self.which))
+        outside = None if self.outside is None else work(self.outside)
+        return replace(self, parts=tuple(parts), which=work(self.which), outside=outside)
 
     def focus(self, canvas: Canvas, closed: Tensor | None, window: slice) -> Fitting:
         """Return the languages with the columns outside the window read; they stay as they are."""
@@ -77,12 +81,12 @@ class Fitting:
         parts = []
         for part in self.parts:
             machine = part.machine
-            start = torch.zeros(rows, machine.states, device=canvas.tokens.device)
+            start = torch.zeros(rows, machine.states, dtype=machine.dtype, device=canvas.tokens.device)
             start[:, 0] = 1
-            accept = machine.accept.float().expand(rows, -1)
+            accept = machine.accept.to(machine.dtype).expand(rows, -1)
             before = self._columns(machine, canvas, closed, slice(self.first, window.start))
             behind = self._columns(machine, canvas, closed, slice(window.stop, end))
-            left, right = before.forward(machine, start)[:, -1], behind.backward(machine, accept)[:, 0]
+            left, right = before.end(machine, start), behind.backward(machine, accept)[:, 0]
             parts.append(Part(machine, left, right))
         return replace(self, parts=tuple(parts), window=window)
 
@@ -145,7 +149,7 @@ class Fitting:
         for number, part in enumerate(self.parts):
             trial = canvas.commit(self._window, torch.ones_like(tokens, dtype=torch.bool), tokens)
             columns = self._columns(part.machine, trial, closed, self._window)
-            reached = columns.forward(part.machine, _of(part.left))[:, -1]
+            reached = columns.end(part.machine, _of(part.left))
             own = (reached * _of(part.right)).sum(-1) > 0
             fits = torch.where(self.which == number, own, fits)
         return fits
@@ -155,7 +159,8 @@ class Fitting:
         if closed is None:
             closed = torch.zeros(1, canvas.tokens.shape[1], dtype=torch.bool, device=tokens.device)
         last = None if self.last is None else self.last[window]
-        return Columns.read(machine, tokens, canvas.mask_id, closed[:, window], last)
+        outside = None if self.outside is None else self.outside[:, window]
+        return Columns.read(machine, tokens, canvas.mask_id, closed[:, window], last, outside)
 
     @property
     def _window(self) -> slice:

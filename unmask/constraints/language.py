@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from unmask.constraints.schema import check_schema
+from unmask.constraints.schema import check_schema, refers
 from unmask.errors import FieldError, flag
 
 MAX_PATTERN = 20_000  # characters of a pattern or of a schema
@@ -21,7 +21,7 @@ ANCHOR = re.compile(r"[\^$]")
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """A language that a text must belong to: a Regex, a JSONSchema or a Choice."""
+    """A language that a text must belong to: a Regex, a JSONSchema, a Choice or a Grammar."""
 
     @property
     def raw(self) -> bool:
@@ -32,6 +32,11 @@ class Constraint:
     def request(self) -> dict[str, Any]:
         """The language as the compiler reads it."""
         raise NotImplementedError
+
+    @property
+    def recursive(self) -> bool:
+        """Whether it is not regular, so that texts are written from left to right."""
+        return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +81,7 @@ class JSONSchema(Constraint):
     """Hold a text to JSON that fits a schema, with its properties in the order of the schema.
 
     Use it as `GenerationConfig(constraint=JSONSchema({"type": "object", ...}))`. A keyword that cannot be
-    held exactly is refused, and so is a schema that refers to itself.
+    held exactly is refused. A schema that refers to itself needs a sampler that writes from left to right.
 
     Attributes:
         schema: The schema, a dict or its JSON text; kept as text.
@@ -98,11 +103,16 @@ class JSONSchema(Constraint):
             checked = check_schema(schema)
         except RecursionError:
             raise FieldError("json_schema", text, "is nested too deeply") from None
-        object.__setattr__(self, "schema", json.dumps(checked))
+        # llguidance reads a schema that refers to itself as it is
+        object.__setattr__(self, "schema", text if checked is None else json.dumps(checked))
 
     @property
     def request(self) -> dict[str, Any]:
         return {"json_schema": self.schema}
+
+    @property
+    def recursive(self) -> bool:
+        return refers(json.loads(str(self.schema)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +147,37 @@ class Choice(Constraint):
     def request(self) -> dict[str, Any]:
         letters = ["".join(f"\\x{{{ord(letter):x}}}" for letter in option) for option in self.options]
         return {"regex": "|".join(letters), "field": "choice"}
+
+
+@dataclass(frozen=True, slots=True)
+class Grammar(Constraint):
+    """Hold a text to a context-free grammar in Lark's syntax, written from left to right.
+
+    Use it as `GenerationConfig(constraint=Grammar('start: "(" start ")" | /[a-z]+/'))`. It needs a sampler
+    that commits from the first mask on. A text that fills its canvas before the grammar is complete ends with
+    "length", and is a beginning only.
+
+    Attributes:
+        lark: The grammar; its first rule is `start`.
+        raw: Let the sampler see the distribution without the constraint; only tokens that fit are written.
+    """
+
+    lark: str
+    raw: bool = False
+
+    def __post_init__(self) -> None:
+        flag("raw", self.raw)
+        if not isinstance(self.lark, str):
+            raise FieldError("grammar", self.lark, "must be a string")
+        _check_size("grammar", len(self.lark))
+
+    @property
+    def request(self) -> dict[str, Any]:
+        return {"lark": self.lark}
+
+    @property
+    def recursive(self) -> bool:
+        return True
 
 
 def _without_anchors(pattern: str) -> str:

@@ -7,13 +7,14 @@ order of commits.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from unmask.constraints.automaton import END, TokenAutomaton
+from unmask.constraints.scan import MAX_NUMBERS, Tree
 
 
 class Machine:
@@ -50,10 +51,15 @@ class Machine:
     def states(self) -> int:
         return len(self.next)
 
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of sets: zeros and ones, and sums of them that need only be more than zero."""
+        return torch.bfloat16 if self.next.is_cuda else torch.float32
+
     @cached_property
     def steps(self) -> Tensor:
         """Which state leads to which, [2, S, S] float: by any token, and by any but end tokens."""
-        table = torch.zeros(2, self.states, self.states, device=self.next.device)
+        table = torch.zeros(2, self.states, self.states, dtype=self.dtype, device=self.next.device)
         for kind, moves in enumerate(
             (self.next, torch.cat([self.next[:, :END], self.next[:, END + 1 :]], 1))
         ):
@@ -69,7 +75,7 @@ class Machine:
         alive = self.next != states - 1
         kind = torch.arange(classes, device=self.next.device).expand(states, -1)[alive]
         pairs, which = torch.unique((source * states + self.next)[alive], return_inverse=True)
-        table = torch.zeros(len(pairs), classes, device=self.next.device)
+        table = torch.zeros(len(pairs), classes, dtype=self.dtype, device=self.next.device)
         table[which, kind] = 1.0
         return pairs // states, pairs % states, table
 
@@ -91,7 +97,7 @@ class Machine:
         """Fewest tokens from each state to an accepting one, [S]; -1: there is no way."""
         far = torch.where(self.accept, 0, -1)
         step = 0
-        reached = self.accept.float()
+        reached = self.accept.to(self.dtype)
         while True:
             step += 1
             more = ((self.steps[1] @ reached) > 0) | (reached > 0)
@@ -99,7 +105,7 @@ class Machine:
             if not new.any():
                 return far
             far[new] = step
-            reached = more.float()
+            reached = more.to(self.dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,21 +116,47 @@ class Columns:
     masked: Tensor  # [B, W] bool
     closed: Tensor  # [1 or B, W] bool, no end token may stand there
     last: Tensor | None  # [W] bool, the last column of a gap
+    outside: Tensor | None  # [B, W] bool, columns that are no part of the text
+    tree: Tree | None = None  # on a GPU
     mixed: list[tuple[bool, bool]] = field(default_factory=list)  # per column: some are masked, some are not
 
     @staticmethod
-    def read(machine: Machine, tokens: Tensor, mask_id: int, closed: Tensor, last: Tensor | None) -> Columns:
+    def read(
+        machine: Machine,
+        tokens: Tensor,
+        mask_id: int,
+        closed: Tensor,
+        last: Tensor | None = None,
+        outside: Tensor | None = None,
+    ) -> Columns:
         """Read tokens [B, W]."""
         masked = tokens == mask_id
         moves = machine.next.T[machine.kinds[tokens]]
-        if tokens.is_cuda:  # to know which columns are masked, the host would have to wait
-            mixed = [(True, True)] * tokens.shape[1]
-        else:
+        if outside is not None:
+            masked = masked & ~outside
+            same = torch.arange(machine.states, device=tokens.device)
+            moves = torch.where(outside[..., None], same, moves)
+        if not tokens.is_cuda:
             mixed = list(zip(masked.any(0).tolist(), (~masked).any(0).tolist(), strict=True))
-        return Columns(moves, masked, closed, last, mixed)
+            return Columns(moves, masked, closed, last, outside, mixed=mixed)
+        # to know which columns are masked, the host would have to wait
+        mixed = [(True, True)] * tokens.shape[1]
+        columns = Columns(moves, masked, closed, last, outside, mixed=mixed)
+        if 0 < moves.numel() * machine.states <= MAX_NUMBERS:
+            columns = replace(columns, tree=Tree(columns.matrices(machine)))
+        return columns
+
+    def matrices(self, machine: Machine) -> Tensor:
+        """Return which state leads to which in each column, [B, W, S, S]: zeros and ones."""
+        fixed = torch.zeros(*self.moves.shape, machine.states, dtype=machine.dtype, device=self.moves.device)
+        fixed.scatter_(-1, self.moves[..., None], 1.0)
+        both = torch.where(self.masked[..., None, None], machine.steps[self.closed.long()], fixed)
+        return both if self.last is None else torch.where(self.last[:, None, None], machine.fold(both), both)
 
     def forward(self, machine: Machine, sets: Tensor) -> Tensor:
         """Return the states before and behind each column, [B, W + 1, S], from those before the first."""
+        if self.tree is not None:
+            return self.tree.forward(sets)
         out = [sets]
         steps = self._steps(machine)
         for column, (some_masked, some_fixed) in enumerate(self.mixed):
@@ -141,8 +173,14 @@ class Columns:
             out.append(sets)
         return torch.stack(out, dim=1)
 
+    def end(self, machine: Machine, sets: Tensor) -> Tensor:
+        """Return the states behind the last column, [B, S], from those before the first."""
+        return self.forward(machine, sets)[:, -1] if self.tree is None else self.tree.end(sets)
+
     def backward(self, machine: Machine, sets: Tensor) -> Tensor:
         """Return the states before and behind each column, [B, W + 1, S], from those behind the last."""
+        if self.tree is not None:
+            return self.tree.backward(sets)
         out = [sets]
         steps = self._steps(machine)
         for column, (some_masked, some_fixed) in reversed(list(enumerate(self.mixed))):
@@ -180,7 +218,7 @@ class Columns:
             behind = torch.where(self.last[:, None], machine.unfold(behind), behind)
         fits = (before[:, :-1, source] * behind[:, :, target]) @ table > 0
         fits[..., END] &= ~self.closed
-        return fits
+        return fits if self.outside is None else fits | self.outside[..., None]
 
 
 def _step(sets: Tensor, table: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Check a JSON schema: only keywords that the compiler holds exactly, and no recursion."""
+"""Check a JSON schema: only keywords that the compiler holds exactly."""
 
 from __future__ import annotations
 
@@ -35,8 +35,20 @@ FORMATS = {
 
 
 def check_schema(schema: object) -> Any:
-    """Return the schema without what the compiler does not need; raise on what it would not hold exactly."""
-    return _Checker(schema).node(schema, FIELD, ("#",))
+    """Return the schema without what the compiler does not need; raise on what it would not hold exactly.
+
+    Return None if the schema refers to itself, which no regular language does.
+    """
+    checker = _Checker(schema)
+    checked = checker.node(schema, FIELD, ("#",))
+    return None if checker.recursive else checked
+
+
+def refers(schema: object) -> bool:
+    """Whether a checked schema has a reference left: one to itself."""
+    if isinstance(schema, dict):
+        return isinstance(schema.get("$ref"), str) or any(map(refers, schema.values()))
+    return isinstance(schema, list) and any(map(refers, schema))
 
 
 def anything(depth: int) -> dict[str, Any]:
@@ -54,6 +66,7 @@ class _Checker:
     def __init__(self, root: object) -> None:
         self._root = root
         self._parts = 0
+        self.recursive = False
 
     def node(self, schema: object, path: str, refs: tuple[str, ...]) -> dict[str, Any]:
         self._parts += 1
@@ -77,8 +90,8 @@ class _Checker:
         if not isinstance(target, str) or not target.startswith("#"):
             raise FieldError(f"{path}.$ref", target, "must point into the schema, such as #/$defs/name")
         if target in refs:
-            problem = "refers to itself; such a language is not regular, and commits in any order need one"
-            raise FieldError(path, target, problem, "nest it to a depth of your own, without $ref")
+            self.recursive = True
+            return {}
         part = self._root
         for key in target.removeprefix("#").strip("/").split("/") if target != "#" else ():
             key = key.replace("~1", "/").replace("~0", "~")

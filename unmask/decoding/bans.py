@@ -56,7 +56,7 @@ class Allowed:
 
 
 class Language(Protocol):
-    """The texts that the rows of a batch may become; see unmask/constraints/fitting.py."""
+    """The texts that the rows of a batch may become; see fitting.py and grammar.py in unmask/constraints."""
 
     def take(self, rows: Tensor | slice) -> Language: ...
 
@@ -80,7 +80,10 @@ class Language(Protocol):
         wanted: Tensor,
         confidence: Callable[[], Tensor],
     ) -> Tensor:
-        """Return the wanted columns [B, W] whose tokens fit together, the most confident first."""
+        """Return the columns [B, W] to write, of those that are wanted: their tokens fit together.
+
+        A language that is read from left to right may add the first mask.
+        """
         ...
 
 

@@ -96,9 +96,9 @@ class Rows:
             self.stopped = self.stop(self.canvas.tokens)
 
     @property
-    def constrained(self) -> bool:
-        """Whether the rows must become texts of a language."""
-        return self.bans is not None and self.bans.language is not None
+    def language(self) -> Language | None:
+        """The texts that the rows may become, or None for any."""
+        return None if self.bans is None else self.bans.language
 
     def let_blocks_overlap(self, overlap: Overlap) -> None:
         """Open the first of several blocks; the others follow as it fills."""
@@ -150,13 +150,20 @@ class Rows:
         )
         rewrite = None if decision.rewrite is None else decision.rewrite & kept
         changed = kept if decision.revoke is None else kept | decision.revoke
-        decision = replace(decision, commit=decision.commit & kept, rewrite=rewrite)
+        refused = wanted & ~kept
+        decision = replace(
+            decision,
+            commit=kept if rewrite is None else kept & ~rewrite,
+            eligible=decision.eligible & ~refused,
+            rewrite=rewrite,
+            signals={**decision.signals, "constraint": refused},
+        )
         return outcome._replace(decision=decision, changed=changed.any(-1))
 
     def commit(self, turn: Turn, prediction: Prediction, outcome: Outcome) -> Step:
         """Write a decision to the canvas, remember it, and return the step."""
-        if self.bans is not None and self.bans.language is not None:
-            outcome = self.admit(self.bans.language, turn, prediction, outcome)
+        if self.language is not None:
+            outcome = self.admit(self.language, turn, prediction, outcome)
         decision, window = outcome.decision, turn.window
         assert decision.tokens is not None, "an outcome names its tokens"
         where = decision.commit if decision.rewrite is None else decision.commit | decision.rewrite

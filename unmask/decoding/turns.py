@@ -76,7 +76,7 @@ def turns(rows: Rows, plan: Plan, look: Look) -> Iterator[Turn]:
             yield Turn(index, number, block, window, todo, started, clock)
             todo = look(rows, window, block)
         # under a constraint some tokens may wait, because they do not fit the others
-        fills = block.columns.stop - block.columns.start if rows.constrained else 1
+        fills = block.columns.stop - block.columns.start if rows.language is not None else 1
         for _ in range(fills if rows.options.fill_leftovers else 0):
             if not todo.num_running:
                 break

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, replace
 from typing import Any
 
+from unmask.constraints.language import Choice, Constraint, JSONSchema, Regex
 from unmask.errors import FieldError, known_field
 from unmask.text.config import GenerationConfig
 
@@ -13,6 +14,11 @@ LENGTHS = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_token
 # arguments of other decoders, and the value that turns each off
 NEUTRAL = {"num_beams": 1, "num_return_sequences": 1, "repetition_penalty": 1, "length_penalty": 1}
 OTHERS = ("stop", "constraint", *LENGTHS)  # read apart, or no text that an argument could be
+CONSTRAINTS: dict[str, Callable[[Any], Constraint]] = {
+    "regex": Regex,
+    "choice": lambda value: Choice(value.split("|") if isinstance(value, str) else value),
+    "json_schema": JSONSchema,
+}
 FIELDS = tuple(field.name for field in fields(GenerationConfig) if field.name not in OTHERS)
 
 
@@ -33,6 +39,7 @@ def request_config(default: GenerationConfig, request: Mapping[str, Any]) -> Gen
         _check(name, value)
     length = next((int(request[name]) for name in LENGTHS if request.get(name) is not None), None)
     changes = {name: value_of(value) for name, value in request.items() if name in FIELDS}
+    changes |= _constraint(request)
     changes |= {
         "max_new_tokens": default.max_new_tokens if length is None else length,
         "stop": _stop(request.get("until")),
@@ -46,11 +53,19 @@ def value_of(value: Any) -> Any:
     return None if isinstance(value, str) and value.lower() == "none" else value
 
 
+def _constraint(request: Mapping[str, Any]) -> dict[str, Constraint]:
+    """Return the constraint of a request by its field, or nothing if it has none."""
+    names = [name for name in CONSTRAINTS if request.get(name) is not None]
+    if len(names) > 1:
+        raise FieldError(names[1], request[names[1]], f"must not come with {names[0]}", "leave out one")
+    return {"constraint": CONSTRAINTS[names[0]](request[names[0]])} if names else {}
+
+
 def _check(name: str, value: Any) -> None:
-    if name in ("until", "do_sample", *LENGTHS, *FIELDS):
+    if name in ("until", "do_sample", *LENGTHS, *CONSTRAINTS, *FIELDS):
         return
     if name not in NEUTRAL:
-        known_field(name, value, ("until", *LENGTHS, *FIELDS), "the generation arguments")
+        known_field(name, value, ("until", *LENGTHS, *CONSTRAINTS, *FIELDS), "the generation arguments")
     if value != NEUTRAL[name]:
         remedy = f"pass --gen_kwargs {name}={NEUTRAL[name]}"
         raise FieldError(name, value, "has no meaning for a masked diffusion model", remedy)

@@ -14,6 +14,7 @@ from typing import Any, ParamSpec, TypeVar
 import torch
 from torch import Tensor
 
+from unmask.decoding.bans import Bans
 from unmask.decoding.checks import check_written, extra_needs
 from unmask.decoding.executor import Executor, broken_logits, has_head, inside, left_to_do
 from unmask.decoding.observe import Outcome, decide
@@ -55,7 +56,11 @@ class GraphExecutor(Executor):
         if pending is None or not self.all_fresh:
             return self.prepare(rows, window, block, todo)
         rows.prediction = None  # free the last logits before the next ones come
-        self.launched = self.read(pending.result(), (rows.bans or self.bans).on(rows.canvas, window))
+        bans, canvas = rows.bans or self.bans, rows.canvas
+        if bans.language is None or not canvas.tokens.is_cuda:
+            self.launched = self.read(pending.result(), bans.on(canvas, window))
+        else:
+            self.launched = self.read(*ban_meanwhile(pending.result, lambda: bans.on(canvas, window)))
         return todo
 
     def submit(self, rows: Rows, window: slice) -> Pending | None:
@@ -145,6 +150,22 @@ def send_to_host(packed: Tensor) -> Callable[[], list[int]]:
         return numbers
 
     return wait
+
+
+def ban_meanwhile(forward: Callable[[], Tensor], ban: Callable[[], Bans]) -> tuple[Tensor, Bans]:
+    """Return the results of both. The GPU runs the many small kernels of `ban` while it runs the forward."""
+    main = torch.cuda.current_stream()
+    ready = main.record_event()
+    output = forward()  # first, to keep the GPU busy
+    stream = side_stream(output.device)
+    stream.wait_event(ready)
+    with torch.cuda.stream(stream):
+        bans = ban()
+    main.wait_stream(stream)
+    if bans.allowed is not None:
+        for part in (bans.allowed.classes, bans.allowed.kinds, bans.allowed.which):
+            part.record_stream(main)
+    return output, bans
 
 
 @cache

@@ -61,8 +61,9 @@ class GenerationConfig(ConfigFields):
         refresh_every: With a cache: recompute all columns in every n-th forward of a block, >= 1; None: only
             in its first.
         reuse: An unchanged canvas needs no new forward; False runs one all the same.
-        constraint: The language that a text must fit: a Regex, a JSONSchema or a Choice, or a sequence with
-            one or None for each prompt; None: any text. Of a text with gaps, the whole text must fit.
+        constraint: The language that a text must fit: a Regex, a JSONSchema, a Choice or a Grammar, or a
+            sequence with one or None for each prompt; None: any text. Of a text with gaps, the whole text
+            must fit.
     """
 
     def __post_init__(self) -> None:
@@ -136,8 +137,8 @@ class GenerationConfig(ConfigFields):
             object.__setattr__(self, "constraint", tuple(self.constraint))
         for each in self.constraint if isinstance(self.constraint, tuple) else (self.constraint,):
             if each is not None and (not isinstance(each, Constraint) or type(each) is Constraint):
-                remedy = "such as unmask.Regex('[0-9]+')"
-                raise FieldError("constraint", each, "must be a Regex, a JSONSchema or a Choice", remedy)
+                problem = "must be a Regex, a JSONSchema, a Choice or a Grammar"
+                raise FieldError("constraint", each, problem, "such as unmask.Regex('[0-9]+')")
 
     @property
     def selection(self) -> Selection:

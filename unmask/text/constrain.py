@@ -5,30 +5,43 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+import torch
 from torch import Tensor
 
 from unmask.constraints.automaton import AUTOMATA
 from unmask.constraints.fitting import Fitting
+from unmask.constraints.grammar import Parsing, Reader
 from unmask.constraints.language import Constraint
 from unmask.constraints.vocabulary import token_bytes
 from unmask.decoding.bans import Bans
 from unmask.decoding.canvas import Canvas
 from unmask.errors import FieldError
+from unmask.samplers.first_mask import FirstMask
+from unmask.samplers.less import LESS
 from unmask.text.config import GenerationConfig
 from unmask.text.prompts import tokenizer_of
-from unmask.types import MaskedLM
+from unmask.types import MaskedLM, Sampler
 
 
-def constrain(bans: Bans, model: MaskedLM, canvas: Canvas, config: GenerationConfig) -> Bans:
+def constrain(
+    bans: Bans,
+    model: MaskedLM,
+    canvas: Canvas,
+    config: GenerationConfig,
+    sampler: Sampler,
+    *,
+    blockwise: bool = False,
+) -> Bans:
     """Return the bans of a generation; its text, without the prompt, must fit. Raise if none can."""
     constraints = config.constraints(len(canvas.tokens))
-    if model.info.grid is not None and any(each is not None for each in constraints):
-        problem = "is not offered yet for models that attend block by block"
-        raise FieldError("constraint", constraints[0], problem, "use a model with full attention")
+    if any(each is not None and each.recursive for each in constraints):
+        return _parse(bans, model, canvas, config, sampler, blockwise=blockwise)
     fitting = _fitting(bans, model, canvas, constraints, canvas.start, model.info.eos_ids, config.stop)
     if fitting is None:
         return bans
-    room = canvas.tokens.shape[1] - canvas.start
+    room = config.new_tokens(model.info)
+    if model.info.grid is not None:
+        fitting = replace(fitting, outside=_outside(canvas, room))
     for constraint, shortest in zip(constraints, fitting.shortest(canvas, bans.closed), strict=True):
         if shortest is None:
             continue
@@ -40,7 +53,55 @@ def constrain(bans: Bans, model: MaskedLM, canvas: Canvas, config: GenerationCon
             raise FieldError("max_new_tokens", room, problem)
         problem = f"has no text of {config.min_new_tokens} to {room} tokens that fits"
         raise FieldError("constraint", constraint, problem, "change min_new_tokens or max_new_tokens")
-    return replace(bans, language=fitting, raw=any(each is not None and each.raw for each in constraints))
+    return replace(bans, language=fitting, raw=_raw(constraints))
+
+
+def _parse(
+    bans: Bans,
+    model: MaskedLM,
+    canvas: Canvas,
+    config: GenerationConfig,
+    sampler: Sampler,
+    *,
+    blockwise: bool,
+) -> Bans:
+    """Return the bans of texts that grammars read from left to right; raise if the sampler does not."""
+    constraints = config.constraints(len(canvas.tokens))
+    if not _from_the_left(sampler, blockwise=blockwise):
+        recursive = next(each for each in constraints if each is not None and each.recursive)
+        problem = "is not regular, so the text must be written from left to right, as this sampler does not"
+        raise FieldError("constraint", recursive, problem, "use first-mask, or less without blocks")
+    if any(each is not None and not each.recursive for each in constraints):
+        raise FieldError("constraint", constraints, "must not mix grammars with patterns in one batch")
+    for name in ("stop", "min_new_tokens"):
+        if getattr(config, name):
+            raise FieldError(name, getattr(config, name), "must be left out with a grammar")
+    tokens, ends = _vocabulary(bans, model, model.info.eos_ids)
+    if not ends:
+        raise FieldError("constraint", constraints[0], "needs a model with an end token")
+    readers = [None if each is None else Reader.of(each, tokens, ends) for each in constraints]
+    length = config.new_tokens(model.info)
+    texts = [slice(first, first + length) for first in canvas.starts]
+    language = Parsing(tuple(readers), tuple(texts), model.info.vocab_size)
+    return replace(bans, language=language, raw=_raw(constraints))
+
+
+def _from_the_left(sampler: Sampler, *, blockwise: bool) -> bool:
+    """Whether a sampler commits from the first mask on, and never takes a token back."""
+    if isinstance(sampler, LESS):
+        return (sampler.block_policy if blockwise else sampler.policy) != "all"
+    return isinstance(sampler, FirstMask) and not sampler.needs.revoke
+
+
+def _raw(constraints: Sequence[Constraint | None]) -> bool:
+    return any(each is not None and each.raw for each in constraints)
+
+
+def _outside(canvas: Canvas, length: int) -> Tensor:
+    """Mark the columns [B, N] that are no part of a text of this length: blocks are filled to their ends."""
+    first = torch.tensor(canvas.starts, device=canvas.tokens.device)[:, None]
+    column = torch.arange(canvas.tokens.shape[1], device=canvas.tokens.device)
+    return (column < first) | (column >= first + length)
 
 
 def constrain_gaps(
@@ -51,13 +112,26 @@ def constrain_gaps(
     `last` [N] marks the last column of each gap.
     """
     constraints = config.constraints(1)
+    if constraints[0] is not None and constraints[0].recursive:
+        problem = "is not regular, so it cannot hold a text with gaps"
+        raise FieldError("constraint", constraints[0], problem, "use a pattern, or generate the text")
     fitting = _fitting(bans, model, canvas, constraints, first, bans.ends, (), last)
     if fitting is None:
         return bans
     if fitting.shortest(canvas, bans.closed) != [None]:
         problem = "fits no filling of these gaps; it holds for the whole text, gaps and the text around them"
         raise FieldError("constraint", constraints[0], problem, "make the gaps longer, or change the text")
-    return replace(bans, language=fitting, raw=any(each is not None and each.raw for each in constraints))
+    return replace(bans, language=fitting, raw=_raw(constraints))
+
+
+def _vocabulary(
+    bans: Bans, model: MaskedLM, ends: Sequence[int]
+) -> tuple[list[bytes | None], tuple[int, ...]]:
+    """Return the bytes of each token, None for those that no text holds, and the end tokens."""
+    tokens = list(token_bytes(tokenizer_of(model), model.info.vocab_size))
+    for token in (*bans.ids, *ends):
+        tokens[token] = None
+    return tokens, tuple(token for token in dict.fromkeys(ends) if token not in bans.ids)
 
 
 def _fitting(
@@ -73,10 +147,7 @@ def _fitting(
     """Return the languages of the rows, or None if no row has one."""
     if all(constraint is None for constraint in constraints):
         return None
-    tokens = list(token_bytes(tokenizer_of(model), model.info.vocab_size))
-    for token in (*bans.ids, *ends):
-        tokens[token] = None
-    usable = [token for token in dict.fromkeys(ends) if token not in bans.ids]
+    tokens, usable = _vocabulary(bans, model, ends)
     made = {each: AUTOMATA.get(each, tokens, usable, stop) for each in set(constraints) - {None} if each}
     automata = [None if each is None else made[each] for each in constraints]
     return Fitting.of(automata, canvas, first, last)

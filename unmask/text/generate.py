@@ -262,7 +262,8 @@ def prepare(
     )
     ending = Ending(find_tokenizer(model), info.mask_id, info.eos_ids, config.stop)
     run = prepare_run(model, canvas, sampler, blocks, config)
-    run = replace(run, bans=constrain(run.bans, model, canvas, config))
+    bans = constrain(run.bans, model, canvas, config, run.sampler, blockwise=blocks.blockwise)
+    run = replace(run, bans=bans)
     if config.stop:
         run = replace(run, stop=StopWatch(ending, canvas.starts))
     return Prepared(run, ending, tuple(map(len, encoded)), config.stop_at_eos, info.vocab_size, length)

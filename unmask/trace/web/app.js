@@ -121,6 +121,7 @@ function request(prompt, slot) {
   }
   const length = byId("block_length").value.trim();
   if (length) body.block_length = /^\d+$/.test(length) ? Number(length) : length;
+  if (byId("regex").value) body.regex = byId("regex").value;
   if (chat) return { path: "v1/chat/completions", body: { ...body, messages: [{ role: "user", content: prompt }] } };
   return { path: "v1/completions", body: { ...body, prompt } };
 }

@@ -2,7 +2,7 @@
 
 const TONES = 5; // colours in style.css
 const TAKEN = "FLR"; // letters of other states
-const FILTERS = new Set(["end_waits", "too_close"]); // true: a filter around the sampler holds it back
+const FILTERS = new Set(["end_waits", "too_close", "constraint"]); // true: a rule around the sampler holds it back
 
 /**
  * Return the threshold of a signal by the sampler's fields, or null: at least min_NAME, at most max_NAME,

@@ -1,0 +1,64 @@
+"""Reachable sets of all columns in a few products of matrices, for a GPU.
+
+A loop over the columns starts thousands of small kernels. A tree starts a few for each of its levels: on the
+way up, the matrices of neighbours are multiplied; on the way down, each half gets its set from the other.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+MAX_NUMBERS = 1 << 28  # of the matrices of all columns
+UNIT = 16  # matrices of such a size are fast on tensor cores
+
+
+class Tree:
+    """The products of the matrices of neighbouring columns: pairs, fours, and so on up to all of them."""
+
+    def __init__(self, columns: Tensor) -> None:
+        """Take one matrix of zeros and ones for each column, [B, W, S, S]."""
+        self.width, self.states = columns.shape[1:3]
+        more = -self.states % UNIT
+        self.levels = [torch.nn.functional.pad(columns, (0, more, 0, more))]
+        while self.levels[-1].shape[1] > 1:
+            level = self.levels[-1]
+            if level.shape[1] % 2:
+                nothing = torch.eye(level.shape[-1], dtype=level.dtype, device=level.device)
+                nothing = nothing.expand(len(level), 1, -1, -1)
+                self.levels[-1] = level = torch.cat([level, nothing], dim=1)
+            self.levels.append((level[:, 0::2] @ level[:, 1::2]).clamp_(max=1))
+
+    def forward(self, sets: Tensor) -> Tensor:
+        """Return the states before and behind each column, [B, W + 1, S], from those before the first."""
+        first = self._pad(sets)
+        before = first
+        for level in reversed(self.levels[:-1]):
+            left = before[:, : level.shape[1] // 2]
+            right = (left[:, :, None] @ level[:, 0::2])[:, :, 0].clamp_(max=1)
+            before = torch.stack([left, right], dim=2).flatten(1, 2)
+        behind = self.behind(first)
+        return torch.cat([before[:, : self.width], behind], dim=1)[..., : self.states]
+
+    def backward(self, sets: Tensor) -> Tensor:
+        """Return the states before and behind each column, [B, W + 1, S], from those behind the last."""
+        last = self._pad(sets)
+        behind = last
+        for level in reversed(self.levels[:-1]):
+            right = behind[:, : level.shape[1] // 2]
+            left = (level[:, 1::2] @ right[..., None])[..., 0].clamp_(max=1)
+            behind = torch.stack([left, right], dim=2).flatten(1, 2)
+        before = (self.levels[-1] @ last[..., None])[..., 0].clamp_(max=1)
+        return torch.cat([before, behind[:, : self.width]], dim=1)[..., : self.states]
+
+    def end(self, sets: Tensor) -> Tensor:
+        """Return the states behind the last column, [B, S], from those before the first."""
+        return self.behind(self._pad(sets))[:, 0, : self.states]
+
+    def behind(self, first: Tensor) -> Tensor:
+        return (first[:, :, None] @ self.levels[-1])[:, :, 0].clamp_(max=1)
+
+    def _pad(self, sets: Tensor) -> Tensor:
+        """Return sets [B, S] as [B, 1, S'], in the type and with the size of the matrices."""
+        more = self.levels[0].shape[-1] - self.states
+        return torch.nn.functional.pad(sets.to(self.levels[0].dtype), (0, more))[:, None]
