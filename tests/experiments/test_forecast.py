@@ -94,7 +94,9 @@ def test_an_estimate_leaves_the_first_model_in_memory_and_a_resumed_run_checks_w
         return load(name, device="cpu")
 
     def runs(lab):
-        return {(name, "x", "mini-gsm8k"): lab.run(name, "mini-gsm8k", Base(), length=8) for name in lab.models}
+        return {
+            (name, "x", "mini-gsm8k"): lab.run(name, "mini-gsm8k", Base(), length=8) for name in lab.models
+        }
 
     both = Experiment(name="x", title="", about="", runs=runs, build=lambda lab, cells: Report())
     lab = Lab(settings, load=count)

@@ -48,9 +48,15 @@ def side_by_side(cells: Cells, name: str, *, rows: Mapping[str, str]) -> tuple[T
             cell = tuple("" if one is None else one.shown() for one in three)
             gap = "" if three[0] is None else f"{ours[task].accuracy - three[0].accuracy:+.1f}"
             lines.append((label, MEAN if task == MEAN else methods.title(task), *cell, gap))
-            data.append({"model": short(cells.model), "method": label, "task": task, **_numbers(*three)})
+            items = sum(len(one.records) for key, one in cells.rows[label].items() if task in (key, MEAN))
+            about = {"model": short(cells.model), "method": label, "task": task, "samples": items}
+            data.append({**about, **_numbers(*three)})
     header = ("method", "task", "paper", "released code, run here", "ours, run here", "ours to paper, points")
-    title = f"{short(cells.model)}: accuracy in % / steps; paper: its table for {paper_name(cells.model)}"
+    items = sum(len(one.records) for one in next(iter(cells.rows.values())).values())
+    title = (
+        f"{short(cells.model)}: accuracy in % / steps. The paper's are those of {paper_name(cells.model)} on "
+        f"the whole sets, the others were run here on {items:,} items"
+    )
     return (Table(f"{name}-paper-{short(cells.model)}", title, header, tuple(lines), tuple(data)),)
 
 
