@@ -254,18 +254,20 @@ def load(lab: Any, name: str, clock: Clock) -> Any:
 def spent(outcomes: Sequence[Any]) -> dict[str, float]:
     """Return the seconds of decoding and scoring in these runs.
 
-    A forward costs the median over the runs. Decoding beyond that is compiling, in the first text of a shape.
+    A forward costs the median over the batches, of which the first of a run may compile. Decoding beyond that
+    is compiling.
     """
     timings = [timing for one in outcomes for timing in one.timings]
     forwards = sum(record.forwards for one in outcomes for record in one.records)
     decoding = sum(timing.seconds for timing in timings)
-    usual = median(one.seconds / one.forwards for one in outcomes)
+    batches = [(timing.seconds / timing.rows, one.forwards) for one in outcomes for timing in one.timings]
+    usual = median(seconds / forwards for seconds, forwards in batches)
     return {
         "items": float(sum(len(one.records) for one in outcomes)),
         "forwards": float(forwards),
         "decoding_seconds": decoding,
         "scoring_seconds": sum(timing.scoring for timing in timings),
-        "median_seconds_per_item": median(one.seconds for one in outcomes),
+        "median_seconds_per_item": median(seconds for seconds, _ in batches),
         "median_seconds_per_forward": usual,
         "compiling_seconds_in_runs": max(0.0, decoding - usual * forwards),
     }
