@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -13,8 +14,10 @@ from unmask.cli.app import app
 from unmask.experiments import get_experiment
 from unmask.experiments.experiment import Experiment
 from unmask.experiments.forecast import forecast
+from unmask.experiments.lab import Lab
 from unmask.experiments.report import Report, Table
 from unmask.experiments.stats import accuracy, steps
+from unmask.models import load
 
 
 def experiment(*samplers, length=8) -> Experiment:
@@ -77,3 +80,35 @@ def test_an_estimate_says_that_some_runs_are_chosen_later(make_lab):
     cost = forecast(make_lab(limit=2), [get_experiment("headline"), chooses])
     assert cost.runs > 8
     assert cost.chosen_later == 1
+
+
+def test_an_estimate_leaves_the_first_model_in_memory_and_a_resumed_run_checks_weights_once(
+    make_lab, checkpoint, tmp_path
+):
+    other = shutil.copytree(checkpoint, tmp_path / "other")
+    settings = replace(make_lab(limit=2).settings, models=(str(checkpoint), str(other)))
+    loaded = []
+
+    def count(lab, name):
+        loaded.append(name)
+        return load(name, device="cpu")
+
+    def runs(lab):
+        return {
+            (name, "x", "mini-gsm8k"): lab.run(name, "mini-gsm8k", Base(), length=8) for name in lab.models
+        }
+
+    both = Experiment(name="x", title="", about="", runs=runs, build=lambda lab, cells: Report())
+    lab = Lab(settings, load=count)
+    forecast(lab, [both])
+    both.make(lab)
+    assert loaded == [str(other), str(checkpoint), str(other)]
+    loaded.clear()
+    both.make(Lab(settings, load=count))
+    assert loaded == [str(checkpoint), str(other)]
+
+
+def test_new_tokens_may_be_fewer_than_the_tasks(make_lab):
+    lab = make_lab(max_new_tokens=8)
+    assert {run.config.max_new_tokens for run in get_experiment("headline").runs(lab).values()} == {8}
+    assert {run.config.steps for run in get_experiment("budget").runs(lab).values()} == {2, 4, None, 16}

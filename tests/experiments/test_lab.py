@@ -3,7 +3,10 @@ from __future__ import annotations
 import shutil
 from dataclasses import replace
 from functools import partial
+from multiprocessing import active_children
 from pathlib import Path
+from threading import Event, Timer
+from time import sleep
 
 import pytest
 from safetensors.torch import load_file, save_file
@@ -15,7 +18,9 @@ from unmask.experiments import get_experiment
 from unmask.experiments.audit import audit
 from unmask.experiments.lab import Lab, LabSettings
 from unmask.experiments.methods import base
-from unmask.experiments.store import ENDING, from_columns, to_columns
+from unmask.experiments.overlap import DevicePool
+from unmask.experiments.parallel import make_runs
+from unmask.experiments.store import ENDING, Store, from_columns, to_columns
 from unmask.fast import load as loading
 from unmask.models.checkpoint.hub import SHIPPED
 from unmask.samplers import SAMPLERS
@@ -219,3 +224,39 @@ def test_an_audit_counts_what_the_loop_counts(make_lab, name):
     assert counted == sorted((a.steps, a.forced_steps, a.empty_steps, a.accepted + a.forced) for a in answers)
     assert all(flip <= seen for t in trails for flip, seen in zip(t.flips, t.watched, strict=True))
     assert any(sum(t.flips) for t in trails)
+
+
+def test_work_that_waits_for_the_device_does_not_start_after_an_interrupt():
+    started, release = [], Event()
+
+    def work(item):
+        with pool.device():
+            started.append(item)
+            if item:
+                release.wait(10)
+
+    pool = DevicePool(work, 3)
+    results = pool.map([0, 1, 2])
+    next(results)
+    while len(started) < 2:
+        sleep(0.001)
+    Timer(0.05, release.set).start()
+    results.close()  # an interrupt ends the loop over the results
+    assert len(started) == 2
+
+
+@pytest.mark.slow
+def test_an_interrupt_ends_the_processes_of_other_models(make_lab, checkpoint, tmp_path):
+    """The third model is not begun, and nothing waits for the second."""
+    others = [shutil.copytree(checkpoint, tmp_path / name) for name in ("b", "c")]
+    settings = make_lab(tasks=("mini-gsm8k",), limit=1).settings
+
+    def interrupt(line):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        make_runs(settings, [str(checkpoint), *map(str, others)], ["policy"], 1, interrupt)
+    assert not active_children()
+    kept = Store(settings.out / "records")
+    assert kept.names(str(checkpoint), "mini-gsm8k")
+    assert not kept.names(str(others[1]), "mini-gsm8k")

@@ -10,10 +10,12 @@ from tests.experiments.conftest import outcome
 from unmask.experiments import methods, stats
 from unmask.experiments.calibrate import Target
 from unmask.experiments.calibrate import choose as calibrated
+from unmask.experiments.grid import Cells
 from unmask.experiments.leave_one_out import choose
-from unmask.experiments.paper import paper_tables, reported
+from unmask.experiments.paper import paper_name, paper_tables, reported
 from unmask.experiments.pareto import frontier
 from unmask.experiments.report import Table, above, below
+from unmask.experiments.side_by_side import side_by_side
 
 PRINTED_MEANS = {  # the paper's Mean column
     ("Dream-7B", "Base"): (63.30, 256.0),
@@ -196,3 +198,50 @@ def test_a_table_escapes_what_markdown_would_read():
     table = Table("t", "T", ("a", "b"), (("x|y", "1\n2"),))
     assert table.markdown() == "| a | b |\n| --- | --- |\n| x\\|y | 1 2 |\n"
     assert table.csv() == 'a,b\nx|y,"1\n2"\n'
+
+
+def headline_cells(model: str, tasks: tuple[str, ...] = methods.PAPER_TASKS) -> Cells:
+    rights = {"Base": 10, "LESS": 30, "LESS, released code": 20, "Threshold 0.9": 15}
+    return Cells(
+        model,
+        {
+            label: {task: outcome([True] * right + [False] * (40 - right), steps=right) for task in tasks}
+            for label, right in rights.items()
+        },
+    )
+
+
+def test_the_paper_the_released_code_and_ours_have_a_column_each_and_unknown_cells_are_empty():
+    [shown] = side_by_side(
+        headline_cells("GSAI-ML/LLaDA-8B-Instruct"), "headline", rows={"Base": "Base", "LESS": "LESS"}
+    )
+    cells = {(method, task): row for method, task, *row in shown.rows}
+    assert [name.partition(",")[0] for name in shown.header[2:5]] == ["paper", "released code", "ours"]
+    assert cells["LESS", "GSM8K"] == ["75.8 / 82.0", "50.0 / 20.0", "75.0 / 30.0", "-0.8"]
+    assert cells["LESS", "mean"][0] == "57.4 / 76.5"
+    assert cells["Base", "MATH"] == ["31.4 / 256.0", "", "25.0 / 10.0", "-6.4"]
+    assert cells["Threshold 0.9", "MMLU"] == ["", "", "37.5 / 15.0", ""]
+    assert len(cells) == 3 * 8
+    assert "paper_accuracy" in shown.csv().splitlines()[0]
+
+
+def test_without_all_tasks_of_the_paper_there_is_no_mean():
+    [shown] = side_by_side(
+        headline_cells("GSAI-ML/LLaDA-8B-Instruct", ("gsm8k", "mmlu")), "headline", rows={"LESS": "LESS"}
+    )
+    assert {row[1] for row in shown.rows} == {"GSM8K", "MMLU"}
+
+
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [
+        ("Dream-org/Dream-v0-Instruct-7B@main", "Dream-7B"),
+        ("/models/LLaDA-8B-Instruct/", "LLaDA-8B"),
+        ("./LLaDA-1.5", "LLaDA-1.5-8B"),
+        ("someone/LLaDA-8B-Instruct", None),  # another repository holds other weights
+        ("/models/my-llada", None),
+        ("mini-llada", None),
+    ],
+)
+def test_a_folder_counts_as_a_model_of_the_paper_by_its_name(model, name):
+    assert paper_name(model) == name

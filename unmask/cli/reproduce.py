@@ -16,6 +16,7 @@ from unmask.cli.evaluate import RayOptions
 from unmask.cli.isolation import UnsafeCode, check_isolation
 from unmask.cli.options import (
     DEFAULT_MODEL,
+    SHOWN,
     DataFolder,
     LoadOptions,
     ModelOptions,
@@ -54,7 +55,11 @@ Names = Annotated[
 ]
 
 
-@config_options("Decoding", ("block_length", "cache", "refresh_every"))
+@config_options(
+    "Decoding",
+    ("max_new_tokens", "block_length", "cache", "refresh_every"),
+    {**SHOWN, "max_new_tokens": "the task's own"},
+)
 class ReproduceDecoding:
     """Settings of every run, unless an experiment compares them."""
 
@@ -210,7 +215,8 @@ def reproduce(
         if options.jobs > 1 and not (options.dry_run or options.records_only):
             from unmask.experiments.parallel import make_runs
 
-            make_runs(lab.settings, lab.models, list(chosen), options.jobs, partial(typer.echo, err=True))
+            with _resumable(" ".join(chosen), lab):
+                make_runs(lab.settings, lab.models, list(chosen), options.jobs, partial(typer.echo, err=True))
         if not options.dry_run:
             _make(lab, experiments, options, every="all" in names)
 
@@ -259,7 +265,7 @@ def _estimate(cost: Forecast, workers: int) -> list[str]:
     lines = [
         f"estimate: about {_duration(cost.seconds / workers)}{pace} for {cost.runs} runs ({total})",
         f"  forwards: those of stored runs for {stored}, the paper's for {others}; your model's may differ",
-        f"  not counted: loading, scoring, timing experiments, step-level measurements{chosen}",
+        f"  not counted: loading, compiling, scoring, timing experiments, step-level measurements{chosen}",
     ]
     for one in cost.timed:
         size = f"{one.rows} x {one.columns}"
@@ -319,16 +325,19 @@ def _report_missing(missing: Mapping[str, str], *, any_built: bool) -> None:
 
 
 def _run(lab: Lab, experiment: Experiment) -> tuple[Report, dict[Run, Outcome]]:
-    """Make an experiment's runs and its report; an interrupt says how to resume."""
-    with _progress(experiment.name) as watch:
-        try:
-            return experiment.make(lab, watch)
-        except KeyboardInterrupt:
-            typer.echo(
-                f"{experiment.name} was interrupted; the same command resumes it in {lab.settings.out}",
-                err=True,
-            )
-            raise
+    """Make an experiment's runs and its report."""
+    with _progress(experiment.name) as watch, _resumable(experiment.name, lab):
+        return experiment.make(lab, watch)
+
+
+@contextmanager
+def _resumable(name: str, lab: Lab) -> Iterator[None]:
+    """Say how to resume after an interrupt."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        typer.echo(f"{name} was interrupted; the same command resumes it in {lab.settings.out}", err=True)
+        raise
 
 
 @contextmanager

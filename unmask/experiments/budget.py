@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from unmask.evals import get_task
 from unmask.experiments import drawing, methods, stats
 from unmask.experiments.ablation import points
 from unmask.experiments.experiment import Experiment
@@ -25,7 +24,7 @@ SHARES = (0.25, 0.5, 1.0, 2.0)  # of the canvas length: 64, 128, 256 and 512 ste
 def _declare(lab: Lab) -> dict[RunKey, Run]:
     return {
         (model, _label(model, share, lab), task): lab.run(
-            model, task, SAMPLERS["less"], steps=_steps(share, task)
+            model, task, SAMPLERS["less"], steps=_steps(share, lab.new_tokens(task))
         )
         for model in lab.models
         for task in lab.tasks(model, methods.HARD)
@@ -33,9 +32,9 @@ def _declare(lab: Lab) -> dict[RunKey, Run]:
     }
 
 
-def _steps(share: float, task: str) -> int | None:
+def _steps(share: float, tokens: int) -> int | None:
     """Return the budget. One step per token is None, so that other experiments share the run."""
-    return None if share == 1 else round(share * get_task(task).max_new_tokens)
+    return None if share == 1 else round(share * tokens)
 
 
 def _build(lab: Lab, all_cells: Sequence[Cells]) -> Report:
@@ -47,7 +46,7 @@ def _build(lab: Lab, all_cells: Sequence[Cells]) -> Report:
 
 
 def _label(model: str, share: float, lab: Lab) -> str:
-    return f"T = {round(share * get_task(lab.tasks(model)[0]).max_new_tokens)}"
+    return f"T = {round(share * lab.new_tokens(lab.tasks(model)[0]))}"
 
 
 def _tables(cells: Cells) -> tuple[Table, ...]:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from statistics import fmean, median, stdev
 from typing import TYPE_CHECKING
 
-from unmask.evals import get_task
 from unmask.experiments import drawing, methods, stats
 from unmask.experiments.experiment import Experiment
 from unmask.experiments.forward_cost import forward_flops, model_shape
@@ -35,7 +34,7 @@ def _declare(lab: Lab) -> dict[RunKey, Run]:
     for model in lab.models:
         task = first_task(lab, model)
         for share in SHARES:
-            length = round(share * get_task(task).max_new_tokens)
+            length = round(share * lab.new_tokens(task))
             declared[model, str(length), task] = lab.run(model, task, SAMPLERS["less"], length=length)
     return declared
 

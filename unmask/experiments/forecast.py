@@ -58,10 +58,13 @@ def forecast(lab: Lab, experiments: Iterable[Experiment]) -> Forecast:
     """Time a forward of every model, and multiply it by the forwards of all missing runs."""
     experiments = list(experiments)
     runs = lab.missing(run for one in experiments for run in one.runs(lab).values())
-    timed = {name: _time_forward(lab, name, runs) for name in dict.fromkeys(run.model for run in runs)}
+    timed: dict[str, TimedForward] = {}
     samples = forwards = seconds = stored = 0.0
     columns: dict[tuple[str, str, str | None, int | None], float] = {}
-    for run in runs:
+    # a large model leaves memory when the next is loaded, so the one that runs first comes last
+    for run in sorted(runs, key=lambda run: -lab.models.index(run.model)):
+        if run.model not in timed:
+            timed[run.model] = _time_forward(lab, run.model, runs)
         key = (run.model, run.task, run.protocol, run.config.max_new_tokens)
         if key not in columns:
             columns[key] = _columns(lab, run)

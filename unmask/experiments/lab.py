@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -56,6 +57,7 @@ class LabSettings:
     compile: bool = False
     batch_size: int | None = None  # None: 64 on a GPU, 4 on a CPU
     data: Path | None = None  # local files of the paper's benchmarks
+    max_new_tokens: int | None = None  # None: each task's own
     block_length: int | str | None = "auto"  # this and the next two: see GenerationConfig
     cache: CacheName | None = None  # of runs whose experiment chooses none
     refresh_every: int | None = None
@@ -93,6 +95,7 @@ class Lab:
         self._decode = decode  # None: in this process
         self.store = Store(settings.out / "records")
         self._models: dict[str, Loaded] = {}
+        self._fingerprints: dict[str, str] = {}  # of all models loaded so far
         self._done: dict[Run, Outcome] = {}
         self._samples: dict[tuple[str, str | None], list[Sample]] = {}
         self._encoded: dict[tuple[str, str, str | None, int], list[EncodedSample]] = {}
@@ -143,7 +146,7 @@ class Lab:
     ) -> Run:
         """Return a run with the task's length and stop strings. Settings go to its GenerationConfig."""
         benchmark = get_task(task, protocol)
-        tokens = length or benchmark.max_new_tokens
+        tokens = length or self.new_tokens(task)
         block = self.settings.block_length
         if isinstance(block, int):
             block = min(block, tokens)
@@ -153,6 +156,10 @@ class Lab:
             chosen |= {"cache": self.settings.cache, "refresh_every": self.settings.refresh_every}
         config = GenerationConfig(**chosen)
         return Run(model=model, task=task, sampler=sampler, config=config, protocol=protocol)
+
+    def new_tokens(self, task: str) -> int:
+        """Return the number of new tokens of a task."""
+        return self.settings.max_new_tokens or get_task(task).max_new_tokens
 
     def samples(self, task: str, limit: int | None = None, *, protocol: str | None = None) -> list[Sample]:
         """Return the samples of a task, up to its share of the limit."""
@@ -250,7 +257,7 @@ class Lab:
                 yield from self._decode(run.model, job, batches)
                 return
             for batch in batches:
-                yield decode_batch(model, job.task, batch, job.sampler, job.config, device=pool.device)
+                yield decode_batch(model, job.task, batch, job.sampler, job.config, device=pool.device())
 
         finish(job, decode, self.store.folder(*key), progress)
         return self.store.finish(*key)
@@ -297,8 +304,10 @@ class Lab:
         if name not in self._models:
             # free the memory of a large model before the next is loaded
             self._models = {one: kept for one, kept in self._models.items() if one in SHIPPED}
+            gc.collect()  # a compiled model refers to itself
             model = self._load(self, self._path(name))
             self._models[name] = Loaded(model, fingerprint(model))
+            self._fingerprints[name] = self._models[name].fingerprint
         return self._models[name]
 
     def _path(self, name: str) -> str:
@@ -307,7 +316,9 @@ class Lab:
 
     def _check(self, model: str, fingerprint: str, key: Sequence[str]) -> None:
         """Raise if a record is of other weights than the model has now."""
-        if not self.settings.records_only and self._loaded(model).fingerprint != fingerprint:
+        if self.settings.records_only:
+            return
+        if (self._fingerprints.get(model) or self._loaded(model).fingerprint) != fingerprint:
             raise ValueError(
                 f"{'/'.join(key)} in {self.settings.out} is of other weights or another dtype than {model} "
                 "has now; choose another --out, or use --records-only"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from threading import Event, Lock
 from typing import Generic, TypeVar
 
@@ -19,7 +20,7 @@ class DevicePool(Generic[Item, Result]):
     """Threads that share a device. A worker uses it only while it holds `device`."""
 
     def __init__(self, work: Callable[[Item], Result], workers: int) -> None:
-        self.device = Lock()
+        self._device = Lock()
         self._work = work
         self._workers = workers
         self._stop = Event()
@@ -37,6 +38,13 @@ class DevicePool(Generic[Item, Result]):
             finally:
                 self._stop.set()
                 threads.shutdown(wait=False, cancel_futures=True)
+
+    @contextmanager
+    def device(self) -> Iterator[None]:
+        """Hold the device. Raise if the other work has stopped while this one waited for it."""
+        with self._device:
+            self.check()
+            yield
 
     def check(self) -> None:
         """Raise if the other work has stopped. Long work calls this from time to time."""

@@ -21,8 +21,20 @@ def paper_tables() -> dict[str, Any]:
     return tables
 
 
+def paper_name(model: str) -> str | None:
+    """Return the paper's name of a model, or None if the paper does not use it.
+
+    A local folder counts as the model if it has the name of the repository, such as LLaDA-8B-Instruct.
+    """
+    source = model.partition("@")[0].rstrip("/")
+    if source.count("/") == 1 and not source.startswith((".", "/")):
+        return MODELS.get(source)
+    folders = {hub_id.rpartition("/")[2]: name for hub_id, name in MODELS.items()}
+    return folders.get(source.rpartition("/")[2])
+
+
 def reported(table: str, model: str) -> dict[str, Any]:
     """Return the paper's rows for a model, or an empty dict if it has none."""
-    name = MODELS.get(model.partition("@")[0])
+    name = paper_name(model)
     rows: dict[str, Any] = paper_tables()[table].get(name, {}) if name else {}
     return rows

@@ -6,10 +6,12 @@ has a file of its own, and the caller then finds all of them.
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import replace
-from multiprocessing import get_context
+from functools import partial
+from multiprocessing import active_children, get_context
 
 from unmask.experiments import get_experiment
 from unmask.experiments.lab import Lab, LabSettings
@@ -22,12 +24,24 @@ def make_runs(
     jobs: int,
     watch: Callable[[str], None],
 ) -> None:
-    """Make the runs of experiments for every model, `jobs` models at a time."""
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:  # a fork cannot use CUDA
+    """Make the runs of experiments for every model, `jobs` models at a time.
+
+    An interrupt or an error ends the other processes at once; the same call resumes their runs.
+    """
+    others = set(active_children())
+    # Ctrl-C reaches every process of a terminal; only this one answers
+    ignore_interrupts = partial(signal.signal, signal.SIGINT, signal.SIG_IGN)
+    spawn = get_context("spawn")  # a fork cannot use CUDA
+    with ProcessPoolExecutor(jobs, mp_context=spawn, initializer=ignore_interrupts) as pool:
         waiting = {pool.submit(_gather, replace(settings, models=(name,)), names): name for name in models}
-        for count, future in enumerate(as_completed(waiting), 1):
-            made = future.result()
-            watch(f"{waiting[future]}: {made} runs, {count} of {len(models)} models done")
+        try:
+            for count, future in enumerate(as_completed(waiting), 1):
+                made = future.result()
+                watch(f"{waiting[future]}: {made} runs, {count} of {len(models)} models done")
+        except BaseException:
+            for process in set(active_children()) - others:
+                process.terminate()
+            raise
 
 
 def _gather(settings: LabSettings, names: Sequence[str]) -> int:
