@@ -39,7 +39,7 @@ MAY_IMPORT = {  # room -> the rooms and modules of unmask that it may know
     "serving": CORE | {"__version__", "fast", "ray_cluster", "serving", "trace"},
     "evals": CORE
     | {"__version__", "evals", "fast", "models", "plugins", "ray_cluster", "sandbox", "trace", "training"},
-    "experiments": CORE | {"evals", "experiments", "fast", "models", "sandbox", "trace"},
+    "experiments": CORE | {"evals", "experiments", "fast", "models", "sandbox", "trace", "training.grid"},
 }
 NO_HOST_READS = ("samplers",)
 

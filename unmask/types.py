@@ -368,6 +368,10 @@ class Cache(Protocol):
         """Start to decode this block; the columns before it are finished."""
         ...
 
+    def note_masks(self, window: slice, masked: Tensor) -> None:
+        """Take note of the columns of the window that are masked, [B, W]; called before every forward."""
+        ...
+
     def columns(self, need: slice, n: int) -> slice:
         """Return the columns to run, of a canvas of `n`, to predict those in `need`; change nothing."""
         ...

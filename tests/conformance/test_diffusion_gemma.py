@@ -53,9 +53,10 @@ def test_acceptance_and_renoising_follow_from_the_recorded_entropies(
 def test_generate_with_our_entropy_bound_takes_the_recorded_steps(
     run: golden.Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    transformers = pytest.importorskip("transformers")
+    family = getattr(pytest.importorskip("transformers"), "DiffusionGemmaForBlockDiffusion", None)
+    if family is None:
+        pytest.skip("this transformers has no DiffusionGemma")
     arrays, settings = tensors(run), run.case["settings"]
-    family = transformers.DiffusionGemmaForBlockDiffusion
     model = family.from_pretrained(run.checkpoint, dtype=torch.float32, experts_implementation="eager")
     taken = list[Tensor]()
     monkeypatch.setattr(diffusion_gemma, "RuleSampler", lambda *sizes: Recorded(arrays, taken, *sizes))

@@ -215,7 +215,9 @@ def compare(seed: int, rows: int) -> tuple[Counter, int, int]:
 CHUNKS, SETTINGS_PER_CHUNK, ROWS = 4, 80, 6  # 1,920 cases
 
 
-@pytest.mark.parametrize("chunk", range(CHUNKS))
+@pytest.mark.parametrize(
+    "chunk", [0, 1, *(pytest.param(chunk, marks=pytest.mark.slow) for chunk in range(2, CHUNKS))]
+)
 def test_less_paper_follows_algorithm_1_step_by_step(chunk):
     events, compared, skipped = Counter(), 0, 0
     for seed in range(chunk * SETTINGS_PER_CHUNK, (chunk + 1) * SETTINGS_PER_CHUNK):

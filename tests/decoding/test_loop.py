@@ -330,6 +330,8 @@ def test_the_cache_is_told_of_every_block_and_handed_to_the_model():
         def start_block(self, block):
             self.blocks.append(block)
 
+        def note_masks(self, window, masked): ...
+
     handed, toy = [], Toy(eos_ids=())
 
     class Model:

@@ -28,7 +28,7 @@ def steps_of(case: Case, sampler, at: float, rows: slice = slice(None)):
 
 
 @pytest.mark.parametrize("name", KINDS)
-@settings(max_examples=6)
+@settings(max_examples=3)
 @given(case=cases(), at=st.sampled_from([0.1, 0.5, 1.0]))
 def test_every_sampler_leaves_no_mask_and_a_batch_equals_singles(name: str, case: Case, at: float) -> None:
     if SAMPLERS[name].needs.min_length > case.length:

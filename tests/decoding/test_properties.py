@@ -11,7 +11,7 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from tests.toy import COUNTS, Toy, log_probs, predict, run, trail
+from tests.toy import COUNTS, Toy, log_probs, make_canvas, predict, run, trail
 from unmask import (
     KLASS,
     LESS,
@@ -30,8 +30,9 @@ from unmask import (
     Threshold,
 )
 from unmask.bench.every_sampler import kinds
+from unmask.decoding.result import collect
 from unmask.samplers.signals import confidence, entropy, jsd, kl, margin
-from unmask.types import Sampler
+from unmask.types import Sampler, Step
 
 LN2 = math.log(2)
 KINDS = kinds()  # the other presets differ from one of these in numbers only
@@ -93,6 +94,11 @@ class Case:
     def trail(self, sampler: str | Sampler, **changes):
         together = {"filled": self.filled, "seeds": self.seeds, **self.settings, **changes}
         return trail(self.model, named(sampler), self.prompts, **together)
+
+    def counted(self, steps: list[Step]):
+        """The result of a trail."""
+        canvas = make_canvas(self.model, self.prompts, self.length, filled=self.filled)
+        return collect(steps, canvas, self.model.eos_ids if self.stop_at_eos else ())
 
     def alone(self, sampler: str | Sampler, row: int):
         mine = {"filled": [self.filled[row]], "seeds": [self.seeds[row]]}
@@ -161,7 +167,7 @@ def test_every_sampler_ends_within_its_budget_and_leaves_no_mask(name, case):
         budgets = [used + ran for used, ran in zip(budgets, took, strict=True)]
         assert step.index <= case.steps
     assert max(budgets) <= case.steps
-    result = case.run(name)
+    result = case.counted(steps)
     assert result.steps.tolist() == budgets
     assert not (result.generated == case.model.mask_id).any()
     filled = [case.length - len(held) for held in case.filled]
@@ -199,8 +205,7 @@ def test_no_sampler_touches_the_prompt_or_a_token_that_is_there(name, case):
         assert (canvas.tokens[revoked] == case.model.mask_id).all()
         assert not changed[~step.running].any()
         before = step.tokens
-    after = case.run(name).tokens
-    assert torch.equal(after[given_tokens], canvas.tokens[given_tokens])
+    assert torch.equal(case.counted(steps).tokens[given_tokens], canvas.tokens[given_tokens])
 
 
 @every_sampler
@@ -239,10 +244,8 @@ def test_the_same_seed_gives_the_same_tokens(name, case):
 @every_sampler
 def test_different_seeds_give_different_tokens_where_tokens_are_drawn(name):
     model, hot = Toy(vocab_size=12, lead=9.0, eos_ids=()), Selection(temperature=2.0)
-    results = {
-        tuple(run(model, SAMPLERS[name], length=12, seeds=[seed], selection=hot).generated[0].tolist())
-        for seed in range(6)
-    }
+    rows = run(model, SAMPLERS[name], [(2, 3)] * 6, length=12, seeds=range(6), selection=hot)
+    results = set(map(tuple, rows.generated.tolist()))
     if isinstance(SAMPLERS[name], KLASS | Credit):  # they commit the argmax whatever the temperature
         assert len(results) == 1
     else:
@@ -250,17 +253,18 @@ def test_different_seeds_give_different_tokens_where_tokens_are_drawn(name):
 
 
 @every_plain_sampler
-@settings(max_examples=6)
+@settings(max_examples=4)
 @given(case=cases())
 def test_reusing_the_prediction_of_an_unchanged_canvas_changes_nothing_but_the_forwards(name, case):
-    thrifty, lavish = case.run(name, reuse=True), case.run(name, reuse=False)
+    steps = case.trail(name, reuse=False)[1]
+    thrifty, lavish = case.run(name, reuse=True), case.counted(steps)
     assert torch.equal(thrifty.tokens, lavish.tokens)
     for count in COUNTS:
         if count not in ("forwards", "rows"):
             assert torch.equal(getattr(thrifty, count), getattr(lavish, count)), count
     assert (thrifty.forwards <= lavish.forwards).all()
     assert thrifty.evaluations <= lavish.evaluations
-    fills = [step.running.long() for step in case.trail(name, reuse=False)[1] if step.leftover]
+    fills = [step.running.long() for step in steps if step.leftover]
     assert torch.equal(lavish.forwards, lavish.steps + sum(fills))
 
 

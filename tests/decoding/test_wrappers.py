@@ -46,7 +46,7 @@ def test_every_wrapped_sampler_ends_leaves_no_mask_and_keeps_the_given_tokens(wr
     sampler = WRAPPERS[wrapper](SAMPLERS[name])
     canvas, steps = case.trail(sampler)
     assert all(step.index <= case.steps for step in steps)
-    after = case.run(sampler).tokens
+    after = case.counted(steps).tokens
     assert not (after[:, canvas.start :] == case.model.mask_id).any()
     kept = canvas.tokens != case.model.mask_id
     assert torch.equal(after[kept], canvas.tokens[kept])

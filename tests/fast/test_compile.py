@@ -7,7 +7,7 @@ import gc
 import pickle
 import weakref
 from collections.abc import Iterator
-from itertools import zip_longest
+from itertools import product, zip_longest
 
 import pytest
 import torch
@@ -189,18 +189,17 @@ def test_what_is_compiled_never_sorts_as_that_would_take_a_minute_to_compile(tra
     assert not called & {"sort", "argsort", "topk"}
 
 
-@pytest.mark.parametrize(
-    ("cache", "refresh"), [(None, None), ("block", 4), ("block", None), ("suffix", None)]
-)
-@pytest.mark.parametrize(("steps", "fill_leftovers"), [(8, True), (8, False), (32, True)])
-def test_forwards_that_start_early_are_those_that_were_to_run(traced, cache, refresh, steps, fill_leftovers):
-    wanted = {"cache": cache, "refresh": refresh, "steps": steps, "fill_leftovers": fill_leftovers}
-    for family, sampler in (("llada_tiny", "threshold"), ("dream_tiny", RECALLING)):
-        models = tiny(family), started(family)
+@pytest.mark.parametrize(("family", "sampler"), [("llada_tiny", "threshold"), ("dream_tiny", RECALLING)])
+def test_forwards_that_start_early_are_those_that_were_to_run(traced, family, sampler):
+    caches = (None, None), ("block", 4), ("block", None), ("suffix", None)
+    budgets = (8, True), (8, False), (32, True)
+    models = tiny(family), started(family)
+    for (cache, refresh), (steps, fill_leftovers) in product(caches, budgets):  # all share what was traced
+        wanted = {"cache": cache, "refresh": refresh, "steps": steps, "fill_leftovers": fill_leftovers}
         expected, result = (decoded(model, PROMPTS["batch"], sampler=sampler, **wanted) for model in models)
-        assert torch.equal(expected.tokens, result.tokens)
-        assert torch.equal(expected.forwards, result.forwards)
-        assert expected.evaluations == result.evaluations
+        assert torch.equal(expected.tokens, result.tokens), wanted
+        assert torch.equal(expected.forwards, result.forwards), wanted
+        assert expected.evaluations == result.evaluations, wanted
 
 
 @pytest.mark.parametrize("sampler", ["threshold", RECALLING])
@@ -245,7 +244,7 @@ def test_a_judge_of_rows_may_decode_with_a_cache_too(traced):
     plain, fast = tiny("llada_tiny"), started("llada_tiny")
 
     def ask(tokens):
-        decoded(fast, PROMPTS["batch"], cache="block")
+        decoded(fast, PROMPTS["alone"], cache="block", length=16)
         return torch.zeros(len(tokens), dtype=torch.bool, device=DEVICE)
 
     *_, expected = recalling(plain, cache="block", refresh=None)

@@ -53,10 +53,10 @@ class AppendCache:
         """Keep some rows."""
         self.stored = {layer: (k[rows], v[rows]) for layer, (k, v) in self.stored.items()}
 
-    def look(self, block: slice, first_masked: Tensor) -> None:
-        """Run the whole block if the first column of a sub-block is masked in any row [B]."""
-        if self.sub_block is not None and block.start == self.narrow.start:
-            self.whole |= bool(first_masked.any())
+    def note_masks(self, window: slice, masked: Tensor) -> None:
+        """Run the whole block if the first column of a sub-block is masked in any row."""
+        if self.sub_block is not None and window.start == self.narrow.start:
+            self.whole |= bool(masked[:, 0].any())
 
     def columns(self, need: slice, n: int) -> slice:
         """Return the columns to run: those of the block, and those before that are not final yet."""
@@ -113,6 +113,9 @@ class SideBySide:
 
     def keep(self, rows: Tensor) -> None:
         raise NotImplementedError("each row keeps its own cache")
+
+    def note_masks(self, window: slice, masked: Tensor) -> None:
+        raise NotImplementedError("each row's cache takes note of its own masks")
 
     def columns(self, need: slice, n: int) -> slice:
         """Return the columns to run, which every cache agrees on."""

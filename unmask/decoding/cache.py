@@ -68,6 +68,9 @@ class BlockCache:
         """Start to decode these columns; the next forward runs the whole canvas."""
         self._block, self._age = block, 0
 
+    def note_masks(self, window: slice, masked: Tensor) -> None:
+        """Take note of masks: nothing to do, as they change no columns to run."""
+
     def keep(self, rows: Tensor) -> None:
         """Keep some rows: nothing to do, as the first forward of a block stores all of them anew."""
 

@@ -12,7 +12,6 @@ from typing import TypeAlias, TypeGuard
 import torch
 from torch import Tensor
 
-from unmask.decoding.append_cache import AppendCache
 from unmask.decoding.bans import Bans
 from unmask.decoding.canvas import Canvas, ended
 from unmask.decoding.checks import check_no_cache, check_written, checked_logits
@@ -156,8 +155,8 @@ class Executor:
         picked = None
         if self.model.info.separable:
             picked = self.cached_rows if self.cache is not None else self.pick(todo.fresh, todo.num_fresh)
-        if isinstance(self.cache, AppendCache):
-            self.cache.look(window, todo.active[:, 0])
+        if self.cache is not None:
+            self.cache.note_masks(window, todo.active)
         guesses = None if self.speculator is None else self.speculator.guess(rows, window, todo)
         if picked is None or todo.num_fresh == todo.num_running:
             rows.prediction = None  # free the last logits before the next ones come

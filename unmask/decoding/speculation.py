@@ -133,6 +133,9 @@ class SharedCache:
     def keep(self, rows: Tensor) -> None:
         self.cache.keep(rows)
 
+    def note_masks(self, window: slice, masked: Tensor) -> None:
+        self.cache.note_masks(window, masked)
+
     def columns(self, need: slice, n: int) -> slice:
         return self.cache.columns(need, n)
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from unmask.evals.agreement import MAX_CHANGED, Agreement
 from unmask.evals.agreement import choose as choose_bar
-from unmask.evals.grid import Trained
 from unmask.experiments import drawing, methods, stats
 from unmask.experiments.frontier import choose
 from unmask.experiments.frontier_study import Method
@@ -21,6 +20,7 @@ from unmask.experiments.lab import Lab
 from unmask.experiments.recommendation import recommend
 from unmask.experiments.report import Finding, Picture, Report, Table, Verdict, corrected
 from unmask.experiments.runs import Outcome
+from unmask.training.grid import Trained
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

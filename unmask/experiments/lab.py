@@ -14,7 +14,6 @@ from unmask.evals import get_task
 from unmask.evals.batches import EncodedSample, EvalBatch, encode
 from unmask.evals.decode import Decoded, decode_batch
 from unmask.evals.fingerprint import fingerprint
-from unmask.evals.grid import Trained, read_summary
 from unmask.evals.manifest import describe
 from unmask.evals.records import digest
 from unmask.evals.run import EvalJob, Progress, finish, load_samples
@@ -30,6 +29,7 @@ from unmask.models.trunk import Trunk
 from unmask.text.config import GenerationConfig
 from unmask.text.fields import CacheName
 from unmask.text.prompts import device_of
+from unmask.training.grid import Trained, read_summary
 from unmask.types import Sampler
 
 GPU_BATCH = 64

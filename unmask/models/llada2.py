@@ -15,9 +15,9 @@ from unmask.models.checkpoint.config import (
     model_info,
     positive,
     require,
-    rope_theta,
     size,
 )
+from unmask.models.checkpoint.shape import read_shape
 from unmask.models.experts import ExpertShape
 from unmask.models.trunk import Shape, Trunk
 from unmask.types import BlockGrid
@@ -86,31 +86,18 @@ class LLaDA2(Trunk):
 
     @staticmethod
     def shape_of(config: Mapping[str, object]) -> Shape:
-        width = size(config, "hidden_size")
-        heads = size(config, "num_attention_heads")
-        layers = size(config, "num_hidden_layers")
-        head_size = size(config, "head_dim", default=width // heads)
-        factor = positive(config, "partial_rotary_factor", default=0.5)
-        return Shape(
-            vocab_size=size(config, "vocab_size"),
-            size=width,
-            layers=layers,
-            heads=heads,
-            key_heads=size(config, "num_key_value_heads", default=heads),
-            head_size=head_size,
+        shape = read_shape(
+            config,
             mlp_size=size(config, "intermediate_size"),
-            norm_eps=positive(config, "rms_norm_eps", default=1e-6),
-            rope_theta=rope_theta(config, default=600000.0),
-            qkv_bias=False,
-            tied=bool(config.get("tie_word_embeddings")),
-            qk_norm=True,
-            rotated=int(head_size * factor),
-            fused_qkv=True,
-            experts=experts_of(config, layers),
+            default_eps=1e-6,
+            default_theta=600000.0,
+            experts=experts_of(config),
         )
+        factor = positive(config, "partial_rotary_factor", default=0.5)
+        return replace(shape, rotated=int(shape.head_size * factor), fused_qkv=True)
 
 
-def experts_of(config: Mapping[str, object], layers: int) -> ExpertShape:
+def experts_of(config: Mapping[str, object]) -> ExpertShape:
     """Read the experts and their router; raise unless experts fall into groups of equal size."""
     known_routing(config, ROUTING)
     experts, chosen = expert_count(config)
@@ -128,7 +115,7 @@ def experts_of(config: Mapping[str, object], layers: int) -> ExpertShape:
         chosen=chosen,
         size=moe_size,
         shared_size=moe_size * count(config, "num_shared_experts"),
-        dense=range(min(count(config, "first_k_dense_replace"), layers)),
+        dense=range(min(count(config, "first_k_dense_replace"), size(config, "num_hidden_layers"))),
         bias=True,
         groups=groups,
         kept_groups=kept,

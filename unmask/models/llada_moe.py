@@ -10,11 +10,10 @@ from unmask.models.checkpoint.config import (
     known_routing,
     layer_flags,
     model_info,
-    positive,
     require,
-    rope_theta,
     size,
 )
+from unmask.models.checkpoint.shape import read_shape
 from unmask.models.experts import ExpertShape
 from unmask.models.llada import BLOCK_LENGTH
 from unmask.models.qwen import NAMES
@@ -67,25 +66,14 @@ class LLaDAMoE(Trunk):
     @staticmethod
     def shape_of(config: Mapping[str, object]) -> Shape:
         known_routing(config, ROUTING)
-        width = size(config, "hidden_size")
-        heads = size(config, "num_attention_heads")
-        layers = size(config, "num_hidden_layers")
         experts, chosen = expert_count(config)
         shared = config.get("shared_expert_intermediate_size")
-        sparse = layer_flags(config, "moe_layer_freq", layers)
-        return Shape(
-            vocab_size=size(config, "vocab_size"),
-            size=width,
-            layers=layers,
-            heads=heads,
-            key_heads=size(config, "num_key_value_heads", default=heads),
-            head_size=size(config, "head_dim", default=width // heads),
+        sparse = layer_flags(config, "moe_layer_freq", size(config, "num_hidden_layers"))
+        return read_shape(
+            config,
             mlp_size=size(config, "dense_intermediate_size", default=1),
-            norm_eps=positive(config, "rms_norm_eps", default=1e-5),
-            rope_theta=rope_theta(config, default=50000.0),
-            qkv_bias=False,
-            tied=bool(config.get("tie_word_embeddings")),
-            qk_norm=True,
+            default_eps=1e-5,
+            default_theta=50000.0,
             experts=ExpertShape(
                 router="softmax",
                 experts=experts,

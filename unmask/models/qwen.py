@@ -15,11 +15,10 @@ from unmask.models.checkpoint.config import (
     known_routing,
     layer_numbers,
     model_info,
-    positive,
     require,
-    rope_theta,
     size,
 )
+from unmask.models.checkpoint.shape import read_shape
 from unmask.models.experts import ExpertShape
 from unmask.models.trunk import Shape, Trunk
 from unmask.types import BlockGrid, ModelInfo
@@ -80,23 +79,14 @@ class Qwen(Trunk):
 
     @classmethod
     def shape_of(cls, config: Mapping[str, object]) -> Shape:
-        width = size(config, "hidden_size")
-        heads = size(config, "num_attention_heads")
-        layers = size(config, "num_hidden_layers")
-        return Shape(
-            vocab_size=size(config, "vocab_size"),
-            size=width,
-            layers=layers,
-            heads=heads,
-            key_heads=size(config, "num_key_value_heads", default=heads),
-            head_size=size(config, "head_dim", default=width // heads),
+        return read_shape(
+            config,
             mlp_size=size(config, "intermediate_size"),
-            norm_eps=positive(config, "rms_norm_eps", default=1e-6),
-            rope_theta=rope_theta(config, default=10000.0),
+            default_eps=1e-6,
+            default_theta=10000.0,
             qkv_bias=cls.qkv_bias,
-            tied=bool(config.get("tie_word_embeddings")),
             qk_norm=cls.qk_norm,
-            experts=experts_of(config, layers) if cls.mixture else None,
+            experts=experts_of(config) if cls.mixture else None,
         )
 
     def positions(self, tokens: Tensor, attend: Tensor | None) -> Tensor:
@@ -106,7 +96,7 @@ class Qwen(Trunk):
         return (attend.cumsum(-1) - 1).masked_fill(~attend, 1)
 
 
-def experts_of(config: Mapping[str, object], layers: int) -> ExpertShape:
+def experts_of(config: Mapping[str, object]) -> ExpertShape:
     """Read the experts of Qwen3-MoE."""
     known_routing(config, ROUTING)
     renormalised = config.get("norm_topk_prob") in (None, True)
@@ -116,7 +106,7 @@ def experts_of(config: Mapping[str, object], layers: int) -> ExpertShape:
         experts=experts,
         chosen=chosen,
         size=size(config, "moe_intermediate_size"),
-        dense=layer_numbers(config, "mlp_only_layers", layers),
+        dense=layer_numbers(config, "mlp_only_layers", size(config, "num_hidden_layers")),
     )
 
 
