@@ -216,3 +216,8 @@ def test_the_bar_without_labels_is_compared_with_the_labelled_one():
 def test_a_grid_that_is_not_there_is_refused(tmp_path):
     with raises_field("grid", str(tmp_path)):
         _ = Lab(LabSettings(models=(), out=tmp_path, grid=tmp_path)).models
+
+
+def test_models_that_solve_nothing_have_no_ranking_to_compare():
+    assert report_of(made_up(0.0, 0.0))["llada: samplers rank alike in other seeds of 4m"] == "undecided"
+    assert report_of(made_up(0.9, 0.5))["llada: samplers rank alike in other seeds of 4m"] == "holds"

@@ -360,8 +360,11 @@ def _rankings(judged: Sequence[Judged]) -> list[Finding]:
         for small, large in pairs:
             both = combinations(sizes[small], 2) if small == large else product(sizes[small], sizes[large])
             taus = [kendall(_by_area(first), _by_area(second)) for first, second in both]
+            ranked = all(len(set(_by_area(one))) > 1 for one in (*sizes[small], *sizes[large]))
             verdict: Verdict = (
-                "holds"
+                "undecided"
+                if not ranked
+                else "holds"
                 if min(taus) >= SAME_RANKING
                 else "does not hold"
                 if max(taus) < SAME_RANKING
