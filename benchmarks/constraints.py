@@ -26,6 +26,7 @@ from itertools import count, cycle
 from pathlib import Path
 from time import perf_counter
 from types import SimpleNamespace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -149,7 +150,7 @@ def run_fit(generations: int, out: Path | None) -> None:
             seconds = round(perf_counter() - began)
             print(f"{good} of {done} texts fit, {100 * good / done:.3f} %, {seconds} s", flush=True)
             if out is not None:
-                found = {"fit": good, "texts": done, "asked": generations, "finished": over}
+                found: dict[str, Any] = {"fit": good, "texts": done, "asked": generations, "finished": over}
                 found |= {"seconds": seconds, "machine": machine(torch.device("cpu"))}
                 out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
         if over:
