@@ -17,6 +17,7 @@ from unmask.evals import get_task
 from unmask.evals.compare import compare
 from unmask.evals.records import Record, prompt_hash
 from unmask.evals.task import Sample, Task
+from unmask.text.generate import prepare
 from unmask.text.prompts import TextModel
 
 MODELS = ("mini-llada", "mini-dream")
@@ -37,15 +38,26 @@ def constraint_of(task: str, sample: Sample) -> Regex:
     return Regex(rf"([^\n]*[ \n])?[^\n]*({'|'.join(map(re.escape, options))})\.?")
 
 
-def run(tasks: Sequence[str], limit: int, batch_size: int, out: Path | None) -> None:
+def build(tasks: Sequence[str], limit: int) -> None:
+    """Build all automata into the folder UNMASK_CACHE, for a machine without a compiler."""
+    for model in map(unmask.load, MODELS):
+        for name in tasks:
+            task = get_task(name)
+            for sample in task.load(None)[:limit]:
+                constraint = constraint_of(name, sample)
+                config = GenerationConfig(max_new_tokens=task.max_new_tokens, constraint=constraint)
+                prepare(model, [sample.prompt], unmask.make_sampler("less"), config)
+
+
+def run(tasks: Sequence[str], limit: int, batch_size: int, out: Path | None, device: str) -> None:
     """Decode every task with both models and samplers, free and held; print and write each comparison."""
     found: dict[str, Any] = {"items": limit, "batch_size": batch_size, "runs": []}
-    found["machine"] = machine(torch.device("cpu"))
+    found["machine"] = machine(torch.device(device))
     for name in tasks:
         task = get_task(name)
         samples = task.load(None)[:limit]
         for model_name in MODELS:
-            model = unmask.load(model_name)
+            model = unmask.load(model_name, device=device)
             for sampler in SAMPLERS:
                 free, held = (
                     _records(model, task, samples, sampler, batch_size, held=held) for held in (False, True)

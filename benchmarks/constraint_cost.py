@@ -155,7 +155,7 @@ def build(size: int, texts: Path | None, path: Path | None) -> dict[str, Any]:
     if path is not None:
         path.write_bytes(stored)
     made = AUTOMATA.get(JSONSchema(FORM), tokens, [END])
-    found = {"tokens": size, "states": len(made.next) - 1, "classes": made.next.shape[1]}
+    found: dict[str, Any] = {"tokens": size, "states": len(made.next) - 1, "classes": made.next.shape[1]}
     found |= {"built": built, "from_disk": again, "file_bytes": len(stored)}
     print(found)
     return found | {"machine": machine(torch.device("cpu"))}
@@ -192,7 +192,7 @@ def vocabulary(size: int, folder: Path | None) -> list[bytes | None]:
 
 def texts_of(folder: Path) -> Iterator[str]:
     """Yield the texts of a folder, unpacked."""
-    opened = {".gz": gzip.open, ".bz2": bz2.open}
+    opened: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open}
     for path in sorted(folder.rglob("*")):
         if path.is_file() and path.suffix in (".gz", ".bz2", ".jsonl", ".txt", ".py", ".md"):
             with opened.get(path.suffix, open)(path, "rt", encoding="utf-8", errors="ignore") as file:

@@ -26,6 +26,7 @@ from itertools import count, cycle
 from pathlib import Path
 from time import perf_counter
 from types import SimpleNamespace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -149,7 +150,7 @@ def run_fit(generations: int, out: Path | None) -> None:
             seconds = round(perf_counter() - began)
             print(f"{good} of {done} texts fit, {100 * good / done:.3f} %, {seconds} s", flush=True)
             if out is not None:
-                found = {"fit": good, "texts": done, "asked": generations, "finished": over}
+                found: dict[str, Any] = {"fit": good, "texts": done, "asked": generations, "finished": over}
                 found |= {"seconds": seconds, "machine": machine(torch.device("cpu"))}
                 out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
         if over:
@@ -167,9 +168,10 @@ if __name__ == "__main__":
     parser.add_argument("--tasks", nargs="+", default=constraint_accuracy.TASKS)
     parser.add_argument("--items", type=int, default=200)
     parser.add_argument("--batch-size", type=int, default=16)
+    parser.add_argument("--build-only", action="store_true", help="fill the folder UNMASK_CACHE")
     parser.add_argument("--texts", type=Path, help="folder of texts")
     parser.add_argument("--automaton", type=Path, help="file that build writes and cost reads")
-    parser.add_argument("--device", help="time a step at full size there")
+    parser.add_argument("--device", help="cost: time a step at full size there; accuracy: decode there")
     parser.add_argument("--small", action="store_true", help="the same in miniature")
     parser.add_argument("--out", type=Path, help="write the results as JSON")
     options = parser.parse_args()
@@ -177,7 +179,11 @@ if __name__ == "__main__":
         run_fit(options.generations, options.out)
         sys.exit()
     if options.what == "accuracy":
-        constraint_accuracy.run(options.tasks, options.items, options.batch_size, options.out)
+        if options.build_only:
+            constraint_accuracy.build(options.tasks, options.items)
+            sys.exit()
+        size, device = options.batch_size, options.device or "cpu"
+        constraint_accuracy.run(options.tasks, options.items, size, options.out, device)
         sys.exit()
     if options.what == "build":
         results = constraint_cost.build(options.vocabulary, options.texts, options.automaton)

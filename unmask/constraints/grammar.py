@@ -114,7 +114,7 @@ class Parsing:
         return self._pick([row for row in range(len(self.readers)) for _ in range(copies)])
 
     def _pick(self, rows: list[int]) -> Parsing:
-        readers, texts = ([part[row] for row in rows] for part in (self.readers, self.texts))
+        readers, texts = [self.readers[row] for row in rows], [self.texts[row] for row in rows]
         return replace(self, readers=tuple(readers), texts=tuple(texts))
 
     def to(self, device: torch.device | str) -> Parsing:

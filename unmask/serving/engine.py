@@ -297,6 +297,8 @@ class Engine:
             seen = replace(decided.prediction, logits=decided.logits)
             request.look = look(seen, decided.decision, row, candidates=job.candidates, before=request.look)
         step = request.commit(decided.prediction.take(slice(row, row + 1)), outcome)
+        if request.look is not None:
+            request.look = request.look.with_constraint(step.decision)
         if job.is_watched:
             shown = (None, None) if request.look is None else (step, request.look)
             snapshot = Snapshot(step.index, step.tokens[0], step.window, step.drawn[0], *shown)

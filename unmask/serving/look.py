@@ -18,6 +18,11 @@ class Look(NamedTuple):
     prediction: Prediction  # [1, W], its candidates without logits
     signals: Mapping[str, Tensor]  # [W] each, by name
 
+    def with_constraint(self, committed: Decision) -> Look:
+        """Add the commits of a row that waited for its constraint; a decision does not know them."""
+        held = committed.signals.get("constraint")
+        return self if held is None else self._replace(signals={**self.signals, "constraint": held[0].cpu()})
+
     @property
     def candidates(self) -> list[list[tuple[int, float]]]:
         """Token and probability of the best candidates of every position, best first."""
