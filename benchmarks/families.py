@@ -162,6 +162,7 @@ def _speed_lines(family: Results) -> list[str]:
         for batch, floor in family.get("floors", {}).get(where, {}).items():
             found = family.get("compiled", {})
             forward, step = (found.get(f"{what}_{where}_b{batch}") for what in ("forward", "step"))
+            forward = forward or (step and step["forward_ms"])
             larger = max(floor["bytes_ms"], floor["sums_ms"])
             label = f"{family['name']}, {words}, {floor['columns']} columns"
             cells = [

@@ -199,9 +199,7 @@ def test_a_cheaper_and_better_rival_takes_the_sampler_from_the_frontier():
 
 def test_the_rule_recommends_a_sampler_that_nothing_cheaper_beats():
     assert "the rule recommends Base" in report_of(made_up(0.80, 0.95))
-    assert "the rule recommends First mask" in report_of(
-        made_up(0.95, 0.80)
-    )  # Base is cheap but worse
+    assert "the rule recommends First mask" in report_of(made_up(0.95, 0.80))  # Base is cheap but worse
 
 
 def test_the_bar_without_labels_is_compared_with_the_labelled_one():

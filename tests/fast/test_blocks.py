@@ -106,17 +106,17 @@ def test_a_broken_generation_leaves_no_nan_to_the_next():
 def test_few_graphs_serve_all_blocks_with_an_append_cache():
     model = fast("sdar_tiny", bucket=16)
     texts(model, "less", CONFIGS["append"])
-    assert {key.running for key in model.runner.captured} == {4, 8, 16}  # of 5 blocks
+    assert {key.running for key in model.runner.captured} == {4, 8}  # of 5 blocks; the prompt runs plain
 
 
 def test_a_long_canvas_is_not_seen_where_it_is_empty():
     model, n = fast("sdar_tiny"), 2048
     cache = AppendCache(4)
     tokens = torch.full((1, n), model.info.mask_id, device=DEVICE)
-    for block in (slice(300, 304), slice(304, 308), slice(308, 312), slice(600, 604)):
+    for block in (slice(504, 508), slice(508, 512), slice(512, 516)):
         cache.start_block(block)
         model(tokens, None, block, cache)
-    assert [key.keys for key in model.runner.captured] == [512, 512, 1024]
+    assert [key.keys for key in model.runner.captured] == [512, 1024]
 
 
 def test_few_graphs_serve_all_blocks_without_a_cache():

@@ -75,7 +75,7 @@ class GraphRunner:
     @torch.no_grad()
     def run(self, tokens: Tensor, attend: Tensor | None, columns: slice, cache: Cache | None) -> Sum:
         """Run all layers on some columns, as `Trunk.run_layers` does."""
-        if not captures(cache, self.model.info.grid):
+        if not captures(cache, self.model.info.grid, columns):
             with self.model.uncompiled():
                 return self.model.run_layers(tokens, attend, columns, cache)
         return self._begin(tokens, attend, columns, cache)()
@@ -88,10 +88,10 @@ class GraphRunner:
 
         Return None if the forward cannot be captured.
         """
-        if not captures(cache, self.model.info.grid):
-            return None
         model, need = self.model, self.model.predicting(window)
         columns = model.columns(tokens, need, cache)
+        if not captures(cache, model.info.grid, columns):
+            return None
         rest = self._begin(tokens, attend, columns, cache)
         self.submitted += 1
 
@@ -112,11 +112,10 @@ class GraphRunner:
         rows, n = tokens.shape
         width = -(-n // self.bucket) * self.bucket
         store = None if cache is None else self._store(cache, rows, n, width, columns)
-        # on a grid, a forward without a cache and the first one with an AppendCache stop behind their block;
-        # multiples of `bucket` need few graphs, and no column of the block sees those behind it
+        # on a grid, a forward without a cache stops behind its block; multiples of `bucket` need few graphs
         ends = min(width, -(-columns.stop // self.bucket) * self.bucket)
         appends = isinstance(cache, AppendCache)
-        whole = columns.start == 0 if appends else cache is None or columns.stop - columns.start == n
+        whole = cache is None or (columns == slice(0, n) and not appends)
         running = slice(0, ends) if whole else columns
         keys = 0 if cache is None else seen_columns(running.stop, width) if appends else width
         index = self._index(running, tokens.device)
@@ -272,14 +271,16 @@ class CapturedForward:
         return self.output.x, self.output.change
 
 
-def captures(cache: Cache | None, grid: BlockGrid | None) -> bool:
-    """Whether a forward with this cache can be captured.
+def captures(cache: Cache | None, grid: BlockGrid | None, columns: slice) -> bool:
+    """Whether a forward of some columns with this cache is captured.
 
     Keys and values of rows with guesses or in a server lie in several places, and a sub-block sees columns
-    behind its own: such forwards run as plain ones.
+    behind its own: such forwards run as plain ones. So does the forward of a prompt, which runs once and has a
+    length of its own.
     """
     if isinstance(cache, AppendCache):
-        return cache.sub_block is None and grid is not None
+        few = columns.stop - columns.start <= 2 * cache.block_length
+        return few and cache.sub_block is None and grid is not None
     return cache is None or isinstance(cache, BlockCache)
 
 
