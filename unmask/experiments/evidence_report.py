@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,6 +16,7 @@ from unmask.experiments.frontier import choose
 from unmask.experiments.frontier_study import Method
 from unmask.experiments.grid import Cells, numbers
 from unmask.experiments.lab import Lab
+from unmask.experiments.ranking import agreement, spearman
 from unmask.experiments.recommendation import recommend
 from unmask.experiments.report import Finding, Picture, Report, Table, Verdict, corrected
 from unmask.experiments.runs import Outcome
@@ -31,7 +31,6 @@ RECOMMENDED, BASE, GATED, UNGATED = "First mask", "Base", "LESS", "LESS, confide
 RIVAL_ORDERS = (BASE, "Threshold, end rule", "First mask, accurate")  # orders that are not left to right
 KEPT = 1.0  # points; less is no loss
 SAME_RANKING = 0.6  # Kendall's tau
-PERMUTATIONS = 2_000
 Outcomes = Mapping[str, Outcome]  # by task
 
 
@@ -272,30 +271,6 @@ def _gate(judged: Sequence[Judged]) -> list[Finding]:
     return found
 
 
-def spearman(first: Sequence[float], second: Sequence[float]) -> tuple[float, float]:
-    """Return the rank correlation and its two-sided p-value by permutation."""
-    ranks = [_ranks(values) for values in (first, second)]
-    observed, rng = _correlation(*ranks), random.Random(0)
-    shuffled = list(ranks[1])
-    extreme = 0
-    for _ in range(PERMUTATIONS):
-        rng.shuffle(shuffled)
-        extreme += abs(_correlation(ranks[0], shuffled)) >= abs(observed) - 1e-12
-    return observed, (extreme + 1) / (PERMUTATIONS + 1)
-
-
-def _ranks(values: Sequence[float]) -> list[float]:
-    """Return ranks; equal values share their mean rank."""
-    return [sum(other < value for other in values) + (values.count(value) - 1) / 2 for value in values]
-
-
-def _correlation(first: Sequence[float], second: Sequence[float]) -> float:
-    means = fmean(first), fmean(second)
-    pairs = [(x - means[0], y - means[1]) for x, y in zip(first, second, strict=True)]
-    spread = (sum(x * x for x, _ in pairs) * sum(y * y for _, y in pairs)) ** 0.5
-    return sum(x * y for x, y in pairs) / spread if spread else 0.0
-
-
 def _swept_bars(one: Judged) -> dict[float, str]:
     """Return the settings of the recommended sampler by their bar."""
     method = next(method for method in one.study if method.label == RECOMMENDED)
@@ -350,43 +325,20 @@ def _without_labels(judged: Sequence[Judged]) -> list[Finding]:
 
 
 def _rankings(judged: Sequence[Judged]) -> list[Finding]:
-    """Test whether samplers rank alike, by AUP, in models of different size."""
-    found = []
+    """Test whether samplers rank alike, by AUP, in other seeds and sizes, where models rank them at all."""
+    claims = []
     for family, group in _families(judged).items():
         sizes: dict[str, list[Judged]] = {}
         for one in sorted(group, key=lambda one: one.trained.parameters):
-            sizes.setdefault(one.trained.size, []).append(one)
-        pairs = [*((size, size) for size, own in sizes.items() if len(own) > 1), *combinations(sizes, 2)]
-        for small, large in pairs:
+            if len({area for area, _ in one.areas.values()}) > 1:
+                sizes.setdefault(one.trained.size, []).append(one)
+        for small, large in [*((size, size) for size in sizes), *combinations(sizes, 2)]:
             both = combinations(sizes[small], 2) if small == large else product(sizes[small], sizes[large])
-            taus = [kendall(_by_area(first), _by_area(second)) for first, second in both]
-            ranked = all(len(set(_by_area(one))) > 1 for one in (*sizes[small], *sizes[large]))
-            verdict: Verdict = (
-                "undecided"
-                if not ranked
-                else "holds"
-                if min(taus) >= SAME_RANKING
-                else "does not hold"
-                if max(taus) < SAME_RANKING
-                else "undecided"
-            )
+            pairs = [(list(first.areas.values()), list(second.areas.values())) for first, second in both]
             where = f"other seeds of {small}" if small == large else f"{small} and {large}"
-            numbers = f"Kendall's tau {fmean(taus):.2f}, {min(taus):.2f} to {max(taus):.2f} over seeds"
-            found.append(Finding(f"{family}: samplers rank alike in {where}", verdict, numbers))
-    return found
-
-
-def _by_area(one: Judged) -> list[float]:
-    return [area for area, _ in one.areas.values()]
-
-
-def kendall(first: Sequence[float], second: Sequence[float]) -> float:
-    """Return the share of pairs in the same order minus the share in the opposite one."""
-    signs = [
-        ((a > b) - (a < b)) * ((c > d) - (c < d))
-        for (a, c), (b, d) in combinations(zip(first, second, strict=True), 2)
-    ]
-    return fmean(signs) if signs else 1.0
+            if pairs:
+                claims.append((f"{family}: samplers rank alike in {where}", agreement(pairs)))
+    return corrected(claims, SAME_RANKING, unit="Kendall's tau")
 
 
 def _picture(judged: Sequence[Judged], name: str) -> Picture:

@@ -104,7 +104,7 @@ def flips(first: Sequence[Record], second: Sequence[Record]) -> tuple[int, int, 
 
 def mean(values: Sequence[float]) -> Estimate:
     """Return the mean of numbers."""
-    return Estimate(sum(values) / len(values), *_interval(_means(values)))
+    return Estimate(sum(values) / len(values), *interval(_means(values)))
 
 
 def macro_mean(values: Mapping[str, Sequence[float]]) -> Estimate:
@@ -114,7 +114,7 @@ def macro_mean(values: Mapping[str, Sequence[float]]) -> Estimate:
         [shares[task] * _means(part, number) for number, (task, part) in enumerate(values.items())]
     )
     value = macro({task: sum(part) / len(part) for task, part in values.items()})
-    return Estimate(value, *_interval(drawn.sum(0)))
+    return Estimate(value, *interval(drawn.sum(0)))
 
 
 def steps(outcomes: Mapping[str, Outcome]) -> Estimate:
@@ -148,7 +148,7 @@ def _around(value: float, middle: float, variance: float) -> Interval:
     return min(value, middle - reach), max(value, middle + reach)
 
 
-def _interval(drawn: Tensor) -> Interval:
+def interval(drawn: Tensor) -> Interval:
     """Return the middle 95 % of resamples, or infinite bounds if there were too few numbers."""
     if drawn.isnan().any():
         return -inf, inf
@@ -160,7 +160,7 @@ def _interval(drawn: Tensor) -> Interval:
 def share(first: Mapping[str, Outcome], second: Mapping[str, Outcome], count: Count) -> Estimate:
     """Return the second's macro mean of a count in percent of the first's, paired by sample."""
     values, drawn = zip(*(_macro_draws(one, count) for one in (first, second)), strict=True)
-    return Estimate(values[1] / values[0], *_interval(drawn[1] / drawn[0])).scaled(100)
+    return Estimate(values[1] / values[0], *interval(drawn[1] / drawn[0])).scaled(100)
 
 
 def _macro_draws(outcomes: Mapping[str, Outcome], count: Count) -> tuple[float, Tensor]:
@@ -183,7 +183,7 @@ def saved(first: Mapping[str, Outcome], second: Mapping[str, Outcome], count: Co
 def ratio(first: Sequence[float], second: Sequence[float]) -> Estimate:
     """Return the mean of the first over the mean of the second, paired by position."""
     value = sum(first) / sum(second)
-    return Estimate(value, *_interval(_means(first) / _means(second)))
+    return Estimate(value, *interval(_means(first) / _means(second)))
 
 
 def p_value(estimate: Estimate, bar: float = 0.0) -> float:
@@ -268,9 +268,9 @@ def _area(parallelism: Tensor, accuracy: Tensor, best: Tensor) -> Tensor:
 
 def aup_estimate(area: Area) -> Estimate:
     """Return an accuracy under parallelism with its interval."""
-    return Estimate(area[0], *_interval(area[1]))
+    return Estimate(area[0], *interval(area[1]))
 
 
 def aup_difference(first: Area, second: Area) -> Estimate:
     """Return the second minus the first, paired by sample."""
-    return Estimate(second[0] - first[0], *_interval(second[1] - first[1]))
+    return Estimate(second[0] - first[0], *interval(second[1] - first[1]))
