@@ -1,6 +1,6 @@
-"""Runs a task in child processes and kills them; prints how many died before the run was done.
+"""Runs a task undisturbed, then in child processes that it kills; prints how many died before the end.
 
-python -m tests.evals.killing CHECKPOINT OUT SECONDS...    a child is killed so many seconds after its start
+python -m tests.evals.killing CHECKPOINT WHOLE KILLED SHARE...    kill a child after a share of a run's time
 """
 
 from __future__ import annotations
@@ -37,19 +37,20 @@ def child(checkpoint: Path, out: Path) -> int:
     return process
 
 
-def main(checkpoint: Path, out: Path, moments: list[float]) -> None:
+def main(checkpoint: Path, whole: Path, out: Path, shares: list[float]) -> None:
     torch.set_num_threads(1)
-    killed = 0
-    for moment in moments:
+    killed, began = 0, time.perf_counter()
+    run(checkpoint, whole)
+    seconds = time.perf_counter() - began
+    for share in shares:
         process = child(checkpoint, out)
-        time.sleep(moment)
+        time.sleep(share * seconds)
         os.kill(process, signal.SIGKILL)
         _, status = os.waitpid(process, 0)
         killed += os.WIFSIGNALED(status)
-    began = time.perf_counter()
     run(checkpoint, out)
-    print(killed, time.perf_counter() - began)
+    print(killed)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]), [float(text) for text in sys.argv[3:]])
+    main(*map(Path, sys.argv[1:4]), [float(text) for text in sys.argv[4:]])

@@ -42,6 +42,12 @@ needs_lm_eval = pytest.mark.skipif(lm_eval is None, reason="lm-eval is not insta
 PROMPTS = ["the", "a longer prompt than the others", "123 + 456 =", "x", "one two three"]
 IGNORED = {"max_batch_size", "trust_remote_code", "settings"}  # lm-eval passes the first two
 MAIN = "import sys; from unmask.evals.harness_cli import main; sys.exit(main())"
+# lm-eval would read its thousands of tasks first
+OWN_TASKS_ALONE = """
+from functools import partialmethod
+from lm_eval.tasks import TaskManager
+TaskManager.__init__ = partialmethod(TaskManager.__init__, include_defaults=False)
+"""
 
 GENERATE_TASK = """
 task: local_generate
@@ -381,7 +387,7 @@ def test_the_command_runs_lm_eval_with_the_model_by_name(tasks: Path, tmp_path: 
         str(tmp_path / "out"),
     ]
     done = subprocess.run(
-        [sys.executable, "-c", MAIN, *command, "--log_samples"],
+        [sys.executable, "-c", OWN_TASKS_ALONE + MAIN, *command, "--log_samples"],
         capture_output=True,
         text=True,
         check=False,

@@ -127,7 +127,7 @@ def test_progress_is_told_after_every_batch(model, task, whole):
     assert [(one.done, one.resumed) for one in resumed] == [(14, 14)]
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(share=st.floats(0, 1), ahead=st.integers(0, 1), junk=st.sampled_from([b"", b'{"id": "q', b"\xff\x00"]))
 def test_a_run_cut_anywhere_ends_as_if_undisturbed(model, task, whole, tmp_path_factory, share, ahead, junk):
     """Timings are written first, so a killed run has those of the batches in its records, or one more."""

@@ -43,7 +43,12 @@ SMALL = Study(
 )
 
 
-@pytest.mark.parametrize("name", TEST_TASKS)
+@pytest.mark.parametrize(
+    "name",
+    [  # the same drawing as for mini-humaneval, and it takes longest
+        pytest.param(name, marks=pytest.mark.slow) if name == "mini-mbpp" else name for name in TEST_TASKS
+    ],
+)
 def test_the_items_of_a_task_are_of_the_test_split_and_no_problem_is_in_two_sets(name):
     sets = {protocol: get_task(name, protocol).load(None) for protocol in ("mini", "dev", "held-out")}
     assert {protocol: len(samples) for protocol, samples in sets.items()} == {

@@ -12,16 +12,22 @@ from tests.raises import raises_field
 from unmask import KLASS, LESS, WINO, Base, EntropyBound, Speculative, Threshold
 from unmask.models.diffusion_gemma import RuleSampler, RuleStop, using_rules
 
-transformers = pytest.importorskip("transformers")
-if not hasattr(transformers, "DiffusionGemmaForBlockDiffusion"):
-    pytest.skip("this transformers has no DiffusionGemma", allow_module_level=True)
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
 PROMPT = torch.tensor([[5, 9, 7, 20, 31]])
 SETTINGS = {"max_new_tokens": 16, "max_denoising_steps": 6, "t_min": 0.1, "t_max": 0.2}
 
 
+@pytest.fixture(scope="module", autouse=True)
+def transformers() -> Any:
+    """The package with DiffusionGemma; its import takes seconds, so no other worker has to wait for it."""
+    package = pytest.importorskip("transformers")
+    if not hasattr(package, "DiffusionGemmaForBlockDiffusion"):
+        pytest.skip("this transformers has no DiffusionGemma")
+    return package
+
+
 @pytest.fixture(scope="module")
-def model() -> Any:
+def model(transformers: Any) -> Any:
     text = {
         "vocab_size": 64,
         "hidden_size": 32,
@@ -59,7 +65,7 @@ def generate(model: Any, **settings: Any) -> Any:
     return model.generate(PROMPT, **{**SETTINGS, **settings})
 
 
-def test_our_entropy_bound_equals_the_family_s_own(model: Any) -> None:
+def test_our_entropy_bound_equals_the_family_s_own(model: Any, transformers: Any) -> None:
     config = transformers.models.diffusion_gemma.EntropyBoundSamplerConfig(entropy_bound=2.0)
     theirs = generate(model, sampler_config=config)
     with using_rules(model, accept=EntropyBound(bound=2.0)):

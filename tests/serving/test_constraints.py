@@ -7,10 +7,10 @@ import re
 from collections.abc import Iterator
 from functools import partial
 
-import jsonschema
 import pytest
 
 import unmask
+from tests.constraints.schemas import validate
 from tests.serving.conftest import Running, listening
 from unmask.models.checkpoint.hub import SHIPPED
 
@@ -43,7 +43,7 @@ def test_an_answer_fits_its_schema_streamed_and_not(served: Running) -> None:
         create = partial(client.chat.completions.create, model="mini", **ASK, response_format=FORMAT)
         answer = create().choices[0].message.content
         parts = [chunk.choices[0].delta.content or "" for chunk in create(stream=True) if chunk.choices]
-    jsonschema.validate(json.loads(answer), SCHEMA)
+    validate(json.loads(answer), SCHEMA)
     assert "".join(parts) == answer
 
 

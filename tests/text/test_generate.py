@@ -62,15 +62,15 @@ def singles(
 
 @pytest.mark.parametrize("name", kinds())
 def test_a_batch_equals_single_calls(model: Trunk, name: str) -> None:
-    config, sampler = short(model), SAMPLERS[name]
-    part = slice(len(name) % 4, None, 2)  # not the same prompts for all
+    config, sampler = short(model, max_new_tokens=16, steps=8), SAMPLERS[name]
+    part = slice(len(name) % 3, None, 3)  # not the same prompts for all
     assert generate(model, PROMPTS[part], sampler, config) == singles(model, sampler, config, part)
 
 
 @pytest.mark.parametrize(
     "changes",
     [
-        {"temperature": 0.8, "top_p": 0.95, "seed": tuple(range(8))},
+        {"temperature": 0.8, "top_p": 0.95, "seed": tuple(range(4))},
         {"guidance": 0.5},
         {"cache": "prefix"},
         {"cache": "dual", "refresh_every": 3},
@@ -81,7 +81,8 @@ def test_a_batch_equals_single_calls(model: Trunk, name: str) -> None:
 @pytest.mark.parametrize("name", ["less-paper", "base-origin"])
 def test_the_same_under_other_settings(model: Trunk, name: str, changes: dict[str, Any]) -> None:
     config, sampler = short(model, **changes), SAMPLERS[name]
-    assert generate(model, PROMPTS, sampler, config) == singles(model, sampler, config)
+    part = slice(None, 8, 2)
+    assert generate(model, PROMPTS[part], sampler, config) == singles(model, sampler, config, part)
 
 
 def test_the_batch_size_changes_nothing(model: Trunk) -> None:
