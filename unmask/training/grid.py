@@ -27,6 +27,7 @@ from typing import Any, Literal
 import torch
 
 from unmask.errors import FieldError, at_least, one_of, positive
+from unmask.models.checkpoint.config import read_config
 from unmask.models.checkpoint.load import build
 from unmask.models.text.tokens import Tokenizer
 from unmask.training.data import open_source
@@ -37,6 +38,7 @@ from unmask.training.trainer import CHECKPOINT, LOG
 FILE = "grid.json"
 STARTUP = 45.0  # seconds before the first step: processes, drawing and compiling
 ITEMS = 128  # training items in a hash
+CONTINUED_SEED = 1000  # added to the seed of a model that goes on, so that it meets new items
 POLL = 0.2  # seconds
 State = Literal["done", "resumes", "new"]
 Watch = Callable[[str], None]  # called with a line about every start and end
@@ -53,6 +55,7 @@ class Size:
         config: Family -> changes of the recipe's config.json.
         changes: Changes of any part of the recipe: table -> field -> value.
         families: Families that have this size; empty: all.
+        continued: Go on from the models of an earlier grid, with new items, instead of fresh weights.
     """
 
     name: str
@@ -61,6 +64,7 @@ class Size:
     config: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     changes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     families: tuple[str, ...] = ()
+    continued: bool = False
 
     def __post_init__(self) -> None:
         positive("max_seconds", self.max_seconds)
@@ -75,12 +79,14 @@ class Grid:
         sizes: The sizes of every family.
         changes: Changes of every recipe: table -> field -> value.
         jobs: Trainings at a time, >= 1.
+        start: Folder of the earlier grid, for sizes that continue one.
     """
 
     recipes: Mapping[str, str]
     sizes: tuple[Size, ...]
     changes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     jobs: int = 1
+    start: str | None = None
 
     def __post_init__(self) -> None:
         at_least("jobs", self.jobs, 1)
@@ -138,10 +144,13 @@ class Member:
     def parameters(self) -> int:
         """The number of its weights."""
         spec = parse(Recipe, self.table, self.name).model
-        assert spec.tokenizer is not None
-        tokenizer = Tokenizer.from_folder(spec.tokenizer)
+        if spec.load is not None:
+            config = read_config(Path(spec.load))
+        else:
+            tokenizer = Tokenizer.from_folder(str(spec.tokenizer))
+            config = complete(spec.config, tokenizer, vocabulary_size(tokenizer))
         with torch.device("meta"):
-            model = build(complete(spec.config, tokenizer, vocabulary_size(tokenizer)))
+            model = build(config)
         return sum(p.numel() for p in model.parameters())
 
 
@@ -173,18 +182,33 @@ def _recipe(file: Path, grid: Grid, size: Size, family: str, seed: int) -> dict[
     for changes in (grid.changes, {"schedule": schedule}, size.changes):
         for name, values in changes.items():
             table[name] = {**table.get(name, {}), **values}
-    spec = read_recipe(file).model
+    name, spec = f"{family}-{size.name}-{seed}", read_recipe(file).model
+    if size.continued:
+        earlier = {"load": str(_earlier(grid, name))}
+        return {**table, "name": name, "seed": seed + CONTINUED_SEED, "model": earlier}
     config = {**spec.config, **size.config.get(family, {})}
     model = {"config": config, "tokenizer": str(Path(str(spec.tokenizer)).resolve())}
-    return {**table, "name": f"{family}-{size.name}-{seed}", "seed": seed, "model": model}
+    return {**table, "name": name, "seed": seed, "model": model}
+
+
+def _earlier(grid: Grid, name: str) -> Path:
+    """Return the folder of the model of this name in the earlier grid."""
+    found = [] if grid.start is None else sorted(Path(grid.start).glob(f"{name}-*/config.json"))
+    if len(found) != 1:
+        problem = f"must be a folder with one trained model {name}"
+        raise FieldError("start", grid.start, problem, "train the earlier grid first, or choose other sizes")
+    return found[0].parent.resolve()
 
 
 def _member(table: Mapping[str, Any], family: str, size: Size, seed: int, data: dict[str, str]) -> Member:
     recipe = parse(Recipe, table, str(table["name"]))
-    assert recipe.model.tokenizer is not None
     if family not in data:  # the same for all seeds and sizes
         data[family] = _data_digest(recipe)
-    model = {"config": table["model"]["config"], "tokenizer": _folder_digest(Path(recipe.model.tokenizer))}
+    if recipe.model.load is not None:
+        model: dict[str, Any] = {"load": Path(recipe.model.load).name}  # with a hash of its own
+    else:
+        tokenizer = _folder_digest(Path(str(recipe.model.tokenizer)))
+        model = {"config": table["model"]["config"], "tokenizer": tokenizer}
     content = json.dumps([{**table, "model": model}, data[family]], sort_keys=True)
     digest = sha256(content.encode()).hexdigest()[:12]
     return Member(
