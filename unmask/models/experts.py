@@ -134,9 +134,9 @@ def run_experts(x: Tensor, route: Route, gate_up: Tensor, down: Tensor, product:
     ends = torch.searchsorted(by_expert, numbers, right=True, out_int32=True)
     gate, up = product(x[order // count], gate_up, ends).chunk(2, dim=-1)
     sorted_results = product(F.silu(gate) * up, down, ends)
-    results = torch.empty_like(sorted_results).index_copy(0, order, sorted_results)
+    place = torch.empty_like(order).scatter(0, order, torch.arange(len(order), device=x.device))
     # a sum over a fixed axis, not an index_add: its order never changes
-    return (results.view(len(x), count, -1).float() * weights[..., None]).sum(1)
+    return (sorted_results[place.view(chosen.shape)].float() * weights[..., None]).sum(1)
 
 
 def can_group(x: Tensor, weight: Tensor) -> bool:
