@@ -30,6 +30,7 @@ class Reader:
 
     constraint: Constraint
     matcher: Any
+    vocab_size: int
     ends: tuple[int, ...]
     read: list[int] = field(default_factory=list)
 
@@ -50,24 +51,24 @@ class Reader:
         if matcher.is_error():
             problem = f"cannot be compiled: {matcher.get_error().splitlines()[0]}"
             raise FieldError(field_of(constraint), constraint, problem, "see docs/constraints.md")
-        reader = Reader(constraint, matcher, ends)
+        reader = Reader(constraint, matcher, len(tokens), ends)
         reader.next([])
         return reader
 
-    def next(self, tokens: list[int]) -> list[int]:
-        """Return the tokens that may follow these; behind an end token, end tokens only."""
+    def next(self, tokens: list[int]) -> Tensor:
+        """Return which tokens may follow these, [V] bool; behind an end token, end tokens only."""
+        ends = list(self.ends)
         if self._ended(tokens):
-            return list(self.ends)
+            return torch.zeros(self.vocab_size, dtype=torch.bool).index_fill(0, torch.tensor(ends), True)
         self._read(tokens)
-        mask = torch.frombuffer(bytearray(self.matcher.compute_bitmask()), dtype=torch.uint8)
-        bits = (mask[:, None] >> torch.arange(8)) & 1
-        found: list[int] = bits.flatten().nonzero()[:, 0].tolist()
+        packed = torch.frombuffer(bytearray(self.matcher.compute_bitmask()), dtype=torch.uint8)
+        allowed = ((packed[:, None] >> torch.arange(8)) & 1).flatten()[: self.vocab_size].bool()
         if not self.matcher.is_accepting():
-            found = [token for token in found if token not in self.ends]
-        if not found:
+            allowed[ends] = False
+        if not allowed.any():
             problem = "cannot be written with the tokens of this model"
             raise FieldError("constraint", self.constraint, problem, "use letters that the model knows")
-        return found
+        return allowed
 
     def accepted(self, tokens: list[int], run: list[int]) -> int:
         """Return how many tokens of a run may follow these."""
@@ -77,10 +78,10 @@ class Reader:
         matcher = self.matcher.deep_copy()
         for place, token in enumerate(run):
             if token in self.ends:
-                ended = ended or matcher.is_accepting()
-            elif ended or matcher.try_consume_tokens([token]) != 1:
-                return place
-            if token in self.ends and not ended:
+                fits = ended = ended or matcher.is_accepting()
+            else:
+                fits = not ended and matcher.try_consume_tokens([token]) == 1
+            if not fits:
                 return place
         return len(run)
 
@@ -133,7 +134,7 @@ class Parsing:
         classes = torch.ones(len(self.readers), width, 2, dtype=torch.bool)
         for row, (reader, place, tokens) in enumerate(self._places(canvas)):
             if reader is not None and first <= place < self.window.stop:
-                kinds[row, reader.next(tokens)] = 1
+                kinds[row] = reader.next(tokens)
                 classes[row, place - first, 0] = False
         return Allowed(classes, kinds, torch.arange(len(kinds))).to(canvas.tokens.device)
 
