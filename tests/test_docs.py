@@ -7,6 +7,7 @@ is no program of its own and is left out.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -52,12 +53,13 @@ def shortened(code: str, folders: dict[str, Path]) -> str:
     return re.sub(r"\b256\b", "16", code)
 
 
-def documented() -> list:
-    return [
-        pytest.param(code, output, id=f"{page.name}-{number}")
+def documented() -> dict[str, tuple[str, str | None]]:
+    """The programs of all pages with the outputs shown, by page and number."""
+    return {
+        f"{page.name}-{number}": program
         for page in PAGES
-        for number, (code, output) in enumerate(programs(page.read_text(encoding="utf-8")).items(), 1)
-    ]
+        for number, program in enumerate(programs(page.read_text(encoding="utf-8")).items(), 1)
+    }
 
 
 @pytest.fixture(scope="session")
@@ -67,17 +69,22 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {pattern: write_checkpoint(place / name, name) for pattern, name in HUB_IDS.items()}
 
 
-@pytest.mark.parametrize(("code", "output"), documented())
-def test_a_documented_program_runs_and_prints_the_output_shown(code, output, folders):
+def test_every_documented_program_runs_and_prints_the_output_shown(folders):
+    asked = documented()
     done = subprocess.run(
-        [sys.executable, "-c", shortened(code, folders)],
+        [sys.executable, "-m", "tests.programs"],
         cwd=ROOT,
+        input=json.dumps([shortened(code, folders) for code, _ in asked.values()]),
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert output in (None, done.stdout)
+    for (name, (_, shown)), (status, printed, errors) in zip(
+        asked.items(), json.loads(done.stdout), strict=True
+    ):
+        assert status == 0, f"{name}: {errors}"
+        assert shown in (None, printed), name
 
 
 def test_fragments_are_left_out_and_programs_found():
