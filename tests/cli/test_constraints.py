@@ -26,6 +26,19 @@ def test_a_text_is_held_to_a_choice_a_pattern_or_a_schema(lines, llada, tmp_path
     assert json.loads(line["text"])["n"] in (1, 2)
 
 
+def test_a_text_follows_a_grammar_in_a_file(lines, call, llada, tmp_path):
+    pytest.importorskip("llguidance")
+    (tmp_path / "nested.lark").write_text('start: "(" start ")" | "a"')
+    options = ["generate", "-m", llada, "hello", "-n", 12, "--grammar", tmp_path / "nested.lark"]
+    [line] = lines(*options, "-s", "first-mask")
+    assert (
+        line["text"] in ("(" * depth + "a" + ")" * depth for depth in range(6)) or line["finish"] == "length"
+    )
+    refused = call(*options, "-s", "threshold")
+    assert refused.exit_code != 0
+    assert "first-mask" in refused.stderr
+
+
 def test_two_constraints_and_a_bad_one_are_refused(call, llada):
     result = call("generate", "-m", llada, "hello", "--regex", "a", "--choice", "b")
     assert result.exit_code != 0

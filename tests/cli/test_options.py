@@ -27,7 +27,7 @@ from unmask.serving.settings import Settings
 # internal: neither ever changes a text
 NO_OPTION = {"stop_at_eos", "reuse"}
 HTTP_NAMES = {"max_new_tokens": "max_tokens", "min_new_tokens": "min_tokens"}
-CONSTRAINTS = {"regex", "json_schema", "choices"}  # one setting, three options; requests have them too
+CONSTRAINTS = {"regex", "json_schema", "choices", "grammar"}  # one setting, four options
 SETTINGS = {item.name for item in fields(GenerationConfig)} - NO_OPTION - {"constraint"}
 
 

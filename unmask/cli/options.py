@@ -250,13 +250,25 @@ class ConstraintOptions:
         list[str] | None,
         _text("--choice", metavar="TEXT", help="The text is one of these. May be repeated."),
     ] = None
+    grammar: Annotated[
+        str | None,
+        _text(
+            "--grammar",
+            metavar="FILE",
+            help="The text follows the Lark grammar in this file, written from left to right.",
+        ),
+    ] = None
 
     def build(self) -> Constraint | None:
         """Return the constraint, or None if there is none."""
-        from unmask.constraints.language import Choice, JSONSchema, Regex
+        from unmask.constraints.language import Choice, Grammar, JSONSchema, Regex
 
-        if sum(each not in (None, []) for each in (self.regex, self.json_schema, self.choices)) > 1:
-            raise ValueError("--regex, --json-schema and --choice exclude each other; leave out all but one")
+        given = (self.regex, self.json_schema, self.choices, self.grammar)
+        if sum(each not in (None, []) for each in given) > 1:
+            names = "--regex, --json-schema, --choice and --grammar"
+            raise ValueError(f"{names} exclude each other; leave out all but one")
+        if self.grammar is not None:
+            return Grammar(Path(self.grammar).read_text(encoding="utf-8"))
         if self.json_schema is not None:
             return JSONSchema(Path(self.json_schema).read_text(encoding="utf-8"))
         if self.choices:

@@ -21,6 +21,8 @@ from unmask.decoding.bans import Allowed
 from unmask.decoding.canvas import Canvas
 from unmask.errors import FieldError
 
+# as in the JSON of regular schemas, or a text could be spaces alone
+SPACES = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 LONGEST = 64  # bytes of a token that a forced text is cut into
 
 
@@ -46,7 +48,8 @@ class Reader:
         if "lark" in constraint.request:
             grammar = llguidance.LLMatcher.grammar_from_lark(constraint.request["lark"])
         else:
-            grammar = llguidance.LLMatcher.grammar_from_json_schema(constraint.request["json_schema"])
+            schema = constraint.request["json_schema"]
+            grammar = llguidance.LLMatcher.grammar_from_json_schema(schema, overrides=SPACES)
         matcher = llguidance.LLMatcher(_tokenizer(tuple(tokens), ends), grammar, log_level=0)
         if matcher.is_error():
             problem = f"cannot be compiled: {matcher.get_error().splitlines()[0]}"
