@@ -102,6 +102,24 @@ def same(
     fail_on_problems(run_same(models=_names(model), ways=_names(ways), log=typer.echo, **asdict(options)))
 
 
+def quantised(
+    options: RunOptions,
+    model: Annotated[
+        str, typer.Option("--model", "-m", help="Shipped models or checkpoint folders.")
+    ] = "mini-llada,mini-dream",
+    dtypes: Annotated[str, typer.Option("--dtypes", help="Some of these.")] = "fp8,int8,int4",
+    samplers: Annotated[
+        str, typer.Option("--samplers", help="Some of these.")
+    ] = "base,less,threshold,first-mask",
+    items: Annotated[int | None, typer.Option("--items", min=1, help="Of each task; by default all.")] = None,
+) -> None:
+    """Answer the mini tasks in fp8, int8 and int4 beside plain weights."""
+    from unmask.bench.quantised import run_quantised
+
+    chosen = {"models": _names(model), "dtypes": _names(dtypes), "samplers": _names(samplers)}
+    fail_on_problems(run_quantised(items=items, log=typer.echo, **chosen, **asdict(options)))
+
+
 def cpu(
     options: SmallOptions,
     model: Annotated[
@@ -127,7 +145,7 @@ def samplers(
     run_every_sampler(pick_device(device), repeat, log=typer.echo)
 
 
-for function in (gpu, growth, same, cpu, samplers):
+for function in (gpu, growth, same, quantised, cpu, samplers):
     bench.command()(command(function))
 
 

@@ -18,6 +18,7 @@ from unmask.models.layers import SwiGLU
 
 RouterName = Literal["softmax", "renormalised", "grouped"]
 Route = tuple[Tensor, Tensor]  # weights [T, k] float32 and numbers [T, k] of each token's experts
+ProductFn = Callable[[Tensor, Tensor], Tensor]  # rows [P, in] sorted by expert, and where each expert's end
 PARTS = {"gate_up": ("gate", "up"), "down": ("down",)}  # the matrices that a stack holds for each expert
 GROUPED = getattr(F, "grouped_mm", None) or getattr(torch, "_grouped_mm", None)
 UNIT = 8  # rows of grouped products in bfloat16 are multiples of 16 bytes
@@ -78,7 +79,7 @@ ROUTERS: dict[RouterName, Callable[[Tensor, Tensor, Tensor | None, ExpertShape],
 
 
 class Router(nn.Module):
-    """Chooses the experts of each token. No linear layer, so that it is never stored in int8."""
+    """Chooses the experts of each token. No linear layer, so that it is never quantized."""
 
     def __init__(self, size: int, shape: ExpertShape) -> None:
         super().__init__()
@@ -122,14 +123,23 @@ class Mixture(nn.Module):
 
 def run_experts(x: Tensor, route: Route, gate_up: Tensor, down: Tensor) -> Tensor:
     """Run the chosen experts on the tokens x [T, d] and add up their weighted results, [T, d] float32."""
+    product = grouped_product if can_group(x, gate_up) else looped_product
+    return mix(
+        *(x, route, len(gate_up)),
+        lambda rows, ends: product(rows, gate_up, ends),
+        lambda rows, ends: product(rows, down, ends),
+    )
+
+
+def mix(x: Tensor, route: Route, experts: int, gate_up: ProductFn, down: ProductFn) -> Tensor:
+    """Run the chosen experts with two products, as `run_experts` does."""
     weights, chosen = route
     count = chosen.shape[1]
     by_expert, order = chosen.flatten().sort(stable=True)  # pairs of a token and an expert
-    numbers = torch.arange(len(gate_up), device=x.device)
+    numbers = torch.arange(experts, device=x.device)
     ends = torch.searchsorted(by_expert, numbers, right=True, out_int32=True)
-    product = grouped_product if can_group(x, gate_up) else looped_product
-    gate, up = product(x[order // count], gate_up, ends).chunk(2, dim=-1)
-    sorted_results = product(F.silu(gate) * up, down, ends)
+    gate, up = gate_up(x[order // count], ends).chunk(2, dim=-1)
+    sorted_results = down(F.silu(gate) * up, ends)
     results = torch.empty_like(sorted_results).index_copy(0, order, sorted_results)
     # a sum over a fixed axis, not an index_add: its order never changes
     return (results.view(len(x), count, -1).float() * weights[..., None]).sum(1)
@@ -153,15 +163,19 @@ def grouped_product(x: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
 
 def looped_product(x: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
     """Compute `grouped_product` expert by expert; it waits for the device."""
+    return run_looped(lambda expert, rows: F.linear(rows, weight[expert]), x, ends)
+
+
+def run_looped(product: Callable[[int, Tensor], Tensor], x: Tensor, ends: Tensor) -> Tensor:
+    """Multiply the rows of each expert on their own."""
     # not as a decorator: that would import the compiler with the package
-    looped: Tensor = torch.compiler.disable(_loop)(x, weight, ends)  # type: ignore[no-untyped-call, unused-ignore]
+    looped: Tensor = torch.compiler.disable(_loop)(product, x, ends)  # type: ignore[no-untyped-call, unused-ignore]
     return looped
 
 
-def _loop(x: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
+def _loop(product: Callable[[int, Tensor], Tensor], x: Tensor, ends: Tensor) -> Tensor:
     parts = x.tensor_split(ends[:-1].long().cpu())
-    products = [F.linear(part, matrix) for part, matrix in zip(parts, weight, strict=True) if len(part)]
-    return torch.cat(products)
+    return torch.cat([product(expert, part) for expert, part in enumerate(parts) if len(part)])
 
 
 def _fresh(*sizes: int) -> Tensor:
