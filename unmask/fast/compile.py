@@ -11,9 +11,12 @@ from unmask.errors import FieldError, whole
 from unmask.fast import kernels
 from unmask.fast.executor import GraphExecutor
 from unmask.fast.graphs import GraphRunner
+from unmask.fast.quantized import split_multiply, use_quantized_products
 from unmask.fast.split_products import can_split, split_product
 from unmask.models.experts import Experts, can_group
 from unmask.models.layers import Attention, SwiGLU, attend, linear
+from unmask.models.quantized.experts import QuantizedExperts
+from unmask.models.quantized.linear import QuantizedLinear
 from unmask.models.trunk import Trunk
 
 MAX_SHORT = 512  # queries of all rows up to which our attention is the faster one on an H200
@@ -46,6 +49,7 @@ def compile(
         _allow_shapes(MAX_SHAPES)
         use_attention_kernel(model)
         use_split_products(model)
+        use_quantized_products(model)
         for each in (*model.layers, model.norm):
             each.compile(dynamic=False)
     model.runner = runner = GraphRunner(model, bucket, graphs)
@@ -57,8 +61,11 @@ def _check_experts(model: Trunk) -> None:
     """Raise if experts run in a loop that waits for the GPU, which no graph can capture."""
     for module in model.modules():
         weight = module.gate_up if isinstance(module, Experts) else None
-        if weight is not None and weight.is_cuda and not can_group(weight, weight):
-            dtype = str(weight.dtype).removeprefix("torch.")
+        if isinstance(module, QuantizedExperts):
+            weight = module.stacked(module.gate_up.weight)
+        normed = model.norm.weight  # has the dtype of the inputs
+        if weight is not None and weight.is_cuda and not can_group(normed, weight):
+            dtype = str(normed.dtype).removeprefix("torch.")
             problem = "must be bfloat16 on a GPU of compute capability 9.0 or more to compile experts"
             raise FieldError("dtype", dtype, problem, "load it with dtype='bfloat16' or do not compile it")
 
@@ -97,6 +104,8 @@ def use_split_products(model: Trunk) -> None:
 
 def split_linear(layer: nn.Module, x: Tensor) -> Tensor:
     """Return `layer(x)`, as unsummed partial products if that is faster."""
+    if isinstance(layer, QuantizedLinear):
+        return split_multiply(layer, x)
     weight = _plain_weight(layer)
     if weight is None or x.shape[:-1].numel() > MAX_SPLIT or not can_split(weight):
         return linear(layer, x)

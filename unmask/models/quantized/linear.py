@@ -1,6 +1,6 @@
 """The linear layer that all formats share: a narrow weight, its scales, and a product.
 
-`unmask.compile` replaces `multiply_fn` by a function that knows the device. Knows no format, file or family.
+`unmask.compile` replaces `multiply_fn` by a faster one. Knows no format, file or family.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ class QuantizedLinear(nn.Module):
         self.register_buffer("weight", weight)
         self.register_buffer("scale", scale)
         self.bias = nn.Parameter(torch.zeros(outputs)) if bias else None
-        self.multiply_fn: MultiplyFn = multiply
+        self.multiply_fn: MultiplyFn = multiply  # unmask.compile sets this and the next two
+        self.native: bool | None = None  # the device multiplies this format itself; None: ask it
+        self.few_rows = False  # a kernel of ours multiplies few rows
 
     @staticmethod
     def empty(outputs: int, inputs: int) -> tuple[Tensor, Tensor]:
@@ -76,7 +78,7 @@ class QuantizedLinear(nn.Module):
 
 def multiply(layer: QuantizedLinear, x: Tensor) -> Tensor:
     """Multiply x [..., in] by the weight of a layer, without its bias."""
-    native = layer.has_products(x.device)
+    native = layer.has_products(x.device) if layer.native is None else layer.native
     product = layer.product(x.reshape(-1, layer.inputs), layer.weight, layer.scale, native=native)
     return product.view(*x.shape[:-1], layer.outputs)
 
