@@ -89,7 +89,8 @@ scaled_product = torch.library.custom_op(
     "unmask::scaled_product",
     _scaled_product,
     mutates_args=(),
-    schema="(Tensor x, Tensor row_scale, Tensor weight, Tensor scale, int splits, ScalarType dtype) -> Tensor",
+    schema="(Tensor x, Tensor row_scale, Tensor weight, Tensor scale, int splits, ScalarType dtype)"
+    " -> Tensor",
 )
 int4_product = torch.library.custom_op(
     "unmask::int4_product",

@@ -25,7 +25,7 @@ from unmask.models.checkpoint.weights import (
     stored_tensors,
     widest_dtype,
 )
-from unmask.models.quantized.convert import FORMATS, Quantizer, format_field, quantize_modules, stored_format
+from unmask.models.quantized.convert import FORMATS, Quantizer, quantize_modules, stored_format
 from unmask.models.quantized.linear import QuantizedLinear
 from unmask.models.trunk import Shape, Slot, Trunk
 from unmask.plugins import call_factory, is_file_name, load_from_file, load_plugin, plugins
@@ -281,7 +281,6 @@ def _quantize_state(
         else:
             dtype = torch.float32 if keeps_float32(name) else compute_dtype
             quantizer.state[name] = _copied(mapped, device, dtype)
-    model.config |= format_field(format)
     return quantizer.state
 
 

@@ -16,11 +16,12 @@ from unmask.models.quantized.fp8 import FP8Linear
 from unmask.models.quantized.int4 import Int4Linear
 from unmask.models.quantized.int8 import Int8Embedding, Int8Linear
 from unmask.models.quantized.linear import QuantizedLinear
+from unmask.models.trunk import Trunk
 
 FIELD = "quantization_config"  # of config.json
 METHOD = "unmask"  # its quant_method
 WEIGHTS = 1 << 23  # quantized at a time
-Model = TypeVar("Model", bound=nn.Module)
+Model = TypeVar("Model", bound=Trunk)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,10 +64,11 @@ def quantize_modules(model: nn.Module, name: str) -> dict[str, str]:
 class Quantizer:
     """Collects the state dict of a model whose layers were swapped, quantizing some rows at a time."""
 
-    def __init__(self, model: nn.Module, name: str, device: torch.device) -> None:
+    def __init__(self, model: Trunk, name: str, device: torch.device) -> None:
         self.model = model
         self.device = device
         self.layers = quantize_modules(model, name)
+        model.config |= format_field(name)
         self.state: dict[str, Tensor] = {}
 
     def write(self, name: str, rows: Tensor, start: int = 0) -> None:
