@@ -21,7 +21,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from unmask.bench.timing import machine, milliseconds
-from unmask.fast import kernels, quantized
+from unmask.fast import quantized
+from unmask.fast.kernels import tiles
 from unmask.models.quantized import fp8
 from unmask.models.quantized.convert import FORMATS
 from unmask.models.quantized.linear import QuantizedLinear, multiply
@@ -49,7 +50,7 @@ def ways(columns: int, device: torch.device) -> Iterator[tuple[str, str, Product
         yield name, "library", multiply
         if name == "fp8" and chosen.layer.has_products(device):
             yield name, "library, scales outside", unscaled
-        if device.type == "cuda" and columns <= quantized.FEW_ROWS:
+        if device.type == "cuda" and columns <= tiles.FEW_ROWS:
             for splits in (1, 2, 4):
                 yield name, f"kernel, {splits} parts", partial(_kernel, splits=splits)
 
@@ -109,7 +110,7 @@ def main() -> None:
     device = torch.device("cpu" if options.small else "cuda")
     shapes = SMALL_SHAPES if options.small else SHAPES
     found: dict[str, dict[str, float]] = {}
-    print(f"tiles: {quantized.OUTPUTS} outputs, {quantized.INNER}; kernels: {kernels._installed()}")
+    print(f"tiles: {tiles.OUTPUTS} outputs, {tiles.INNER}, {tiles.WARPS} warps, {tiles.STAGES} stages")
     for columns in map(int, options.columns.split(",")):
         for name, way, product in ways(columns, device):
             try:

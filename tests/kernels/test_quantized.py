@@ -14,6 +14,7 @@ pytest.importorskip("triton")
 from tests.conftest import GOLDENS  # noqa: E402
 from unmask.fast import kernels, quantized  # noqa: E402
 from unmask.fast.compile import use_split_products  # noqa: E402
+from unmask.fast.kernels import tiles  # noqa: E402
 from unmask.fast.quantized import (  # noqa: E402
     SPLITS,
     fits,
@@ -88,8 +89,8 @@ def test_a_model_gives_the_same_logits_with_the_kernels(monkeypatch, dtype):
     for module in fast.modules():
         if isinstance(module, Attention | SwiGLU):
             module.join()
-    monkeypatch.setattr(quantized, "OUTPUTS", 16)
-    monkeypatch.setattr(quantized, "INNER", {**dict.fromkeys(quantized.INNER, 64), torch.uint8: 128})
+    monkeypatch.setattr(tiles, "OUTPUTS", 16)
+    monkeypatch.setattr(tiles, "INNER", {**dict.fromkeys(tiles.INNER, 64), torch.uint8: 128})
     monkeypatch.setattr(quantized, "SPLITS", 1)
     monkeypatch.setattr(kernels, "multiplies_narrow", lambda weight: True)
     use_quantized_products(fast)

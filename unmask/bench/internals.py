@@ -96,5 +96,5 @@ def all_bytes(model: Trunk) -> int:
 
 def read_bytes(model: Trunk) -> int:
     """Return the bytes that a forward must read: all weights except an embedding that is not the head."""
-    spare = {} if model.head is None else model.embed.state_dict()
-    return all_bytes(model) - sum(weight.nbytes for weight in spare.values())
+    embedding = [] if model.head is None else [*model.embed.parameters(), *model.embed.buffers()]
+    return all_bytes(model) - sum(weight.nbytes for weight in embedding)

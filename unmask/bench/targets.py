@@ -98,7 +98,8 @@ def _measure_family(
 def _logits(timer: StepTimer) -> Tensor:
     """Return the logits of a row of masks, on the CPU."""
     window = slice(timer.sizes.prompt, timer.sizes.prompt + timer.sizes.length)
-    return timer.model(timer.canvas(1).tokens, None, window, None)[0].cpu()
+    logits: Tensor = timer.model(timer.canvas(1).tokens, None, window, None)
+    return logits[0].cpu()
 
 
 def _agreement(timer: StepTimer, expected: Tensor) -> dict[str, float]:

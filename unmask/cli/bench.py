@@ -130,8 +130,8 @@ def quantised(
     """Answer the mini tasks in fp8, int8 and int4 beside plain weights."""
     from unmask.bench.quantised import run_quantised
 
-    chosen = {"models": _names(model), "dtypes": _names(dtypes), "samplers": _names(samplers)}
-    fail_on_problems(run_quantised(items=items, log=typer.echo, **chosen, **asdict(options)))
+    chosen = asdict(options) | {"dtypes": _names(dtypes), "samplers": _names(samplers)}
+    fail_on_problems(run_quantised(models=_names(model), items=items, log=typer.echo, **chosen))
 
 
 def cpu(

@@ -60,7 +60,7 @@ def compile(
 def _check_experts(model: Trunk) -> None:
     """Raise if experts run in a loop that waits for the GPU, which no graph can capture."""
     for module in model.modules():
-        weight = module.gate_up if isinstance(module, Experts) else None
+        weight: Tensor | None = module.gate_up if isinstance(module, Experts) else None
         if isinstance(module, QuantizedExperts):
             weight = module.stacked(module.gate_up.weight)
         normed = model.norm.weight  # has the dtype of the inputs

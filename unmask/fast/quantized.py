@@ -12,15 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from unmask.fast import kernels
+from unmask.fast.kernels import tiles
 from unmask.models.quantized import fp8, int8
-from unmask.models.quantized.int4 import GROUP, Int4Linear
+from unmask.models.quantized.int4 import Int4Linear
 from unmask.models.quantized.linear import QuantizedLinear, quantized_layers
 from unmask.models.quantized.linear import multiply as plain_multiply
 
-FEW_ROWS = 64  # up to which our kernels read a weight faster than the library
 SPLITS = 2  # of products whose parts the next norm adds up
-OUTPUTS = 64  # per program of a kernel
-INNER = {fp8.E4M3: 256, torch.int8: 256, torch.uint8: GROUP}  # inputs per step of a program, by its weight
 QUANTIZE_ROWS: dict[torch.dtype, Callable[[Tensor], tuple[Tensor, Tensor]]] = {
     fp8.E4M3: fp8.quantize_rows,
     torch.int8: int8.quantize_rows,
@@ -56,8 +54,8 @@ def split_multiply(layer: QuantizedLinear, x: Tensor) -> Tensor:
 
 def fits(layer: QuantizedLinear, rows: int, *, splits: int) -> bool:
     """Return whether our kernels multiply so many rows by the weight of a layer."""
-    inner = INNER.get(layer.weight.dtype, 1) * splits
-    return rows <= FEW_ROWS and layer.outputs % OUTPUTS == 0 and layer.inputs % inner == 0
+    inner = tiles.INNER[layer.weight.dtype] * splits
+    return rows <= tiles.FEW_ROWS and layer.outputs % tiles.OUTPUTS == 0 and layer.inputs % inner == 0
 
 
 def partial_products(layer: QuantizedLinear, rows: Tensor, *, splits: int, dtype: torch.dtype) -> Tensor:

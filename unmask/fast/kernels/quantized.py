@@ -11,11 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from unmask.fast.kernels import device_of
-from unmask.fast.quantized import INNER, OUTPUTS
-from unmask.models.quantized.int4 import HALF
-
-WARPS, STAGES = 4, 4
+from unmask.fast.kernels import device_of, tiles
 
 
 def scaled_product(
@@ -25,16 +21,16 @@ def scaled_product(
     outputs, inputs = weight.shape
     out = x.new_empty(splits, len(x), outputs, dtype=dtype)
     with device_of(x):
-        _scaled[(outputs // OUTPUTS, splits)](
+        _scaled[(outputs // tiles.OUTPUTS, splits)](
             *(x, row_scale, weight, scale, out, len(x), outputs),
             WHOLE=inputs,
             PART=inputs // splits,
             ROWS=max(16, triton.next_power_of_2(len(x))),
-            OUTPUTS=OUTPUTS,
-            INNER=INNER[weight.dtype],
+            OUTPUTS=tiles.OUTPUTS,
+            INNER=tiles.INNER[weight.dtype],
             SUM=tl.int32 if weight.dtype == torch.int8 else tl.float32,
-            num_warps=WARPS,
-            num_stages=STAGES,
+            num_warps=tiles.WARPS,
+            num_stages=tiles.STAGES,
         )
     return out
 
@@ -78,15 +74,15 @@ def int4_product(x: Tensor, weight: Tensor, scale: Tensor, splits: int, dtype: t
     outputs, groups = scale.shape
     out = x.new_empty(splits, len(x), outputs, dtype=dtype)
     with device_of(x):
-        _int4[(outputs // OUTPUTS, splits)](
+        _int4[(outputs // tiles.OUTPUTS, splits)](
             *(x, weight, scale, out, len(x), outputs),
             GROUPS=groups,
             PART=groups // splits,
             ROWS=max(16, triton.next_power_of_2(len(x))),
-            OUTPUTS=OUTPUTS,
-            HALF=HALF,
-            num_warps=WARPS,
-            num_stages=STAGES,
+            OUTPUTS=tiles.OUTPUTS,
+            HALF=tiles.GROUP // 2,
+            num_warps=tiles.WARPS,
+            num_stages=tiles.STAGES,
         )
     return out
 

@@ -275,13 +275,17 @@ def _quantize_state(
     for slot, mapped in read_tensors(stored):
         name = slot.name
         if name in quantizer.layers:
-            expert, *place = slot.part or (0,)
-            inside = place[0].start or 0 if place and isinstance(place[0], slice) else 0
-            quantizer.write(name, mapped, int(expert) * rows[name] + inside)
+            quantizer.write(name, mapped, _first_row(slot, rows[name]))
         else:
             dtype = torch.float32 if keeps_float32(name) else compute_dtype
             quantizer.state[name] = _copied(mapped, device, dtype)
     return quantizer.state
+
+
+def _first_row(slot: Slot, rows: int) -> int:
+    """Return the first row of a slot if the experts of its stack, `rows` rows each, lie below each other."""
+    starts = [(part.start or 0) if isinstance(part, slice) else part * rows for part in slot.part]
+    return sum(starts)
 
 
 def _copied(mapped: Tensor, device: torch.device, dtype: torch.dtype) -> Tensor:

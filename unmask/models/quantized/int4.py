@@ -38,7 +38,7 @@ class Int4Linear(QuantizedLinear):
         missing = -weight.shape[1] % GROUP
         groups = F.pad(weight.float(), (0, missing)).view(len(weight), -1, GROUP)
         scale = best_scale(groups)
-        low, high = rounded(groups, scale).add(8).to(torch.uint8).split(HALF, dim=-1)
+        low, high = torch.split(rounded(groups, scale).add(8).to(torch.uint8), HALF, dim=-1)
         return (low | high << 4).flatten(1), scale[..., 0]
 
     @staticmethod
