@@ -9,7 +9,7 @@ MODELS = {
     "mini-dream": "A small Dream model that decodes the full sequence.",
 }
 DEVICES = ("auto", "cpu", "cuda", "mps")
-DTYPES = ("auto", "float32", "bfloat16", "float16", "int8")
+DTYPES = ("auto", "float32", "bfloat16", "float16", "fp8", "int8", "int4")
 
 _BENCHMARKS = ("GSM8K", "MATH", "HumanEval", "MBPP")
 # None: the sampler's class with its defaults, so the sentence is that of the class

@@ -299,5 +299,5 @@ def test_an_unknown_or_absent_device_is_named(device: str) -> None:
 
 
 def test_an_unknown_dtype_lists_the_known_ones() -> None:
-    with raises_field("dtype", "int4", "auto, int8, float32"):
-        load(GOLDENS / "dream_tiny", dtype="int4")
+    with raises_field("dtype", "int2", "auto, fp8, int8, int4, float32"):
+        load(GOLDENS / "dream_tiny", dtype="int2")

@@ -126,12 +126,6 @@ def test_a_folder_with_weights_is_not_overwritten(family: Trunk, tmp_path: Path)
         save(family, tmp_path)
 
 
-def test_an_int8_model_is_not_saved(family: Trunk, tmp_path: Path) -> None:
-    narrow = load(family.folder, device="cpu", dtype="int8")
-    with pytest.raises(ValueError, match="an int8 model cannot be saved"):
-        save(narrow, tmp_path)
-
-
 def test_a_random_checkpoint_has_the_published_layout(family: Trunk, tmp_path: Path) -> None:
     random_checkpoint(family.config, tmp_path, shard_bytes=100_000)
     expected = {family.publish(name): list(tensor.shape) for name, tensor in family.state_dict().items()}

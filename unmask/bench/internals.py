@@ -93,10 +93,10 @@ def unaligned_logits(model: Trunk, tokens: Tensor, attend: Tensor | None) -> Ten
 
 def all_bytes(model: Trunk) -> int:
     """Return the bytes of all weights."""
-    return sum(weight.nbytes for weight in model.parameters())
+    return sum(weight.nbytes for weight in model.state_dict().values())
 
 
 def read_bytes(model: Trunk) -> int:
     """Return the bytes that a forward must read: all weights except an embedding that is not the head."""
-    embedding = 0 if model.head is None else model.embed.weight.nbytes
-    return all_bytes(model) - embedding
+    embedding = [] if model.head is None else [*model.embed.parameters(), *model.embed.buffers()]
+    return all_bytes(model) - sum(weight.nbytes for weight in embedding)

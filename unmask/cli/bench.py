@@ -44,13 +44,22 @@ class GpuOptions(RunOptions):
     ways: Annotated[
         str, typer.Option("--ways", help="Some of these; the others are compared with the first.")
     ] = "eager,recorded,compiled"
-    batches: Annotated[str | None, typer.Option("--batches", help="Some of 1,8,32; by default all.")] = None
+    batches: Annotated[
+        str | None, typer.Option("--batches", "--rows", help="Some of 1,8,32; by default all.")
+    ] = None
     caches: Annotated[str, typer.Option("--caches", help="Some of these; none is always timed.")] = (
         "none,prefix,dual"
     )
     samplers: Annotated[str, typer.Option("--samplers", help="Names of samplers; all: one of each kind.")] = (
         "base,klass,less"
     )
+    dtypes: Annotated[
+        str | None,
+        typer.Option(
+            "--dtypes",
+            help="Some of bf16,fp8,int8,int4: time a step of each beside its floor, and nothing else.",
+        ),
+    ] = None
 
     def settings(self) -> GpuSettings:
         """Return the settings of the run."""
@@ -72,8 +81,13 @@ class GpuOptions(RunOptions):
 def gpu(options: GpuOptions) -> None:
     """Time a step at full size: the forward and the sampler."""
     from unmask.bench.gpu import run_gpu
+    from unmask.bench.targets import run_targets
 
-    fail_on_problems(run_gpu(options.settings(), out=options.out, log=typer.echo))
+    settings = options.settings()
+    if options.dtypes is None:
+        fail_on_problems(run_gpu(settings, out=options.out, log=typer.echo))
+    else:
+        fail_on_problems(run_targets(settings, _names(options.dtypes), out=options.out, log=typer.echo))
 
 
 def growth(
@@ -102,6 +116,24 @@ def same(
     fail_on_problems(run_same(models=_names(model), ways=_names(ways), log=typer.echo, **asdict(options)))
 
 
+def quantised(
+    options: RunOptions,
+    model: Annotated[
+        str, typer.Option("--model", "-m", help="Shipped models or checkpoint folders.")
+    ] = "mini-llada,mini-dream",
+    dtypes: Annotated[str, typer.Option("--dtypes", help="Some of these.")] = "fp8,int8,int4",
+    samplers: Annotated[
+        str, typer.Option("--samplers", help="Some of these.")
+    ] = "base,less,threshold,first-mask",
+    items: Annotated[int | None, typer.Option("--items", min=1, help="Of each task; by default all.")] = None,
+) -> None:
+    """Answer the mini tasks in fp8, int8 and int4 beside plain weights."""
+    from unmask.bench.quantised import run_quantised
+
+    chosen = asdict(options) | {"dtypes": _names(dtypes), "samplers": _names(samplers)}
+    fail_on_problems(run_quantised(models=_names(model), items=items, log=typer.echo, **chosen))
+
+
 def cpu(
     options: SmallOptions,
     model: Annotated[
@@ -127,7 +159,7 @@ def samplers(
     run_every_sampler(pick_device(device), repeat, log=typer.echo)
 
 
-for function in (gpu, growth, same, cpu, samplers):
+for function in (gpu, growth, same, quantised, cpu, samplers):
     bench.command()(command(function))
 
 

@@ -46,7 +46,7 @@ def sentence(error: Exception) -> str:
     if is_out_of_memory(error):
         return (
             "out of memory; lower --max-new-tokens, give fewer prompts, or load a smaller --dtype "
-            "(bfloat16, int8)"
+            "(bfloat16, int8, int4)"
         )
     if isinstance(error, OSError) and error.strerror is not None:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror

@@ -157,7 +157,11 @@ class LoadOptions:
     ] = "auto"
     dtype: Annotated[
         str,
-        _model("--dtype", help="auto, float32, bfloat16, float16 or int8.", autocompletion=complete.dtypes),
+        _model(
+            "--dtype",
+            help="auto, float32, bfloat16, float16, or quantized while loading: fp8, int8 or int4.",
+            autocompletion=complete.dtypes,
+        ),
     ] = "auto"
     compile: Annotated[
         bool,

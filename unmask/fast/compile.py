@@ -11,9 +11,12 @@ from unmask.errors import FieldError, whole
 from unmask.fast import kernels
 from unmask.fast.executor import GraphExecutor
 from unmask.fast.graphs import GraphRunner
+from unmask.fast.quantized import split_multiply, use_quantized_products
 from unmask.fast.split_products import can_split, split_product
-from unmask.models.experts import Experts, can_group, grouped_product
+from unmask.models.experts import Experts, can_group
 from unmask.models.layers import Attention, SwiGLU, attend, linear
+from unmask.models.quantized.experts import QuantizedExperts
+from unmask.models.quantized.linear import QuantizedLinear
 from unmask.models.trunk import Trunk
 
 MAX_SHORT = 512  # queries of all rows up to which our attention is the faster one on an H200
@@ -46,6 +49,7 @@ def compile(
         _allow_shapes(MAX_SHAPES)
         use_attention_kernel(model)
         use_split_products(model)
+        use_quantized_products(model)
         for each in (*model.layers, model.norm):
             each.compile(dynamic=False)
     model.runner = runner = GraphRunner(model, bucket, graphs)
@@ -56,13 +60,17 @@ def compile(
 def group_experts(model: Trunk) -> None:
     """Run experts on a GPU as grouped products; raise if they need a loop, which no graph can capture."""
     for module in model.modules():
-        if not isinstance(module, Experts) or not module.gate_up.is_cuda:
+        if not isinstance(module, Experts | QuantizedExperts):
             continue
-        if not can_group(module.gate_up, module.gate_up):
-            dtype = str(module.gate_up.dtype).removeprefix("torch.")
+        stack = module.gate_up if isinstance(module, Experts) else module.stacked(module.gate_up.weight)
+        inputs = model.norm.weight  # has their dtype
+        if not stack.is_cuda:
+            continue
+        if not can_group(inputs, stack):
+            dtype = str(inputs.dtype).removeprefix("torch.")
             problem = "must be bfloat16 on a GPU of compute capability 9.0 or more to compile experts"
             raise FieldError("dtype", dtype, problem, "load it with dtype='bfloat16' or do not compile it")
-        module.product_fn = grouped_product  # a compiled layer cannot ask for the GPU's capability
+        module.grouped = True  # a compiled layer cannot ask for the GPU's capability
 
 
 def _allow_shapes(count: int) -> None:
@@ -99,6 +107,8 @@ def use_split_products(model: Trunk) -> None:
 
 def split_linear(layer: nn.Module, x: Tensor) -> Tensor:
     """Return `layer(x)`, as unsummed partial products if that is faster."""
+    if isinstance(layer, QuantizedLinear):
+        return split_multiply(layer, x)
     weight = _plain_weight(layer)
     if weight is None or x.shape[:-1].numel() > MAX_SPLIT or not can_split(weight):
         return linear(layer, x)

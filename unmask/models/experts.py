@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import torch
@@ -18,7 +19,7 @@ from unmask.models.layers import SwiGLU
 
 RouterName = Literal["softmax", "renormalised", "grouped"]
 Route = tuple[Tensor, Tensor]  # weights [T, k] float32 and numbers [T, k] of each token's experts
-Product = Callable[[Tensor, Tensor, Tensor], Tensor]  # see `grouped_product`
+ProductFn = Callable[[Tensor, Tensor], Tensor]  # rows [P, in] sorted by expert, and where each expert's end
 PARTS = {"gate_up": ("gate", "up"), "down": ("down",)}  # the matrices that a stack holds for each expert
 GROUPED = getattr(F, "grouped_mm", None) or getattr(torch, "_grouped_mm", None)
 UNIT = 8  # rows of grouped products in bfloat16 are multiples of 16 bytes
@@ -79,7 +80,7 @@ ROUTERS: dict[RouterName, Callable[[Tensor, Tensor, Tensor | None, ExpertShape],
 
 
 class Router(nn.Module):
-    """Chooses the experts of each token. No linear layer, so that it is never stored in int8."""
+    """Chooses the experts of each token. No linear layer, so that it is never quantized."""
 
     def __init__(self, size: int, shape: ExpertShape) -> None:
         super().__init__()
@@ -98,13 +99,13 @@ class Experts(nn.Module):
         super().__init__()
         self.gate_up = nn.Parameter(_fresh(shape.experts, 2 * shape.size, size))
         self.down = nn.Parameter(_fresh(shape.experts, size, shape.size))
-        self.product_fn: Product | None = None  # unmask.compile chooses it; None: by the tensors
+        self.grouped: bool | None = None  # unmask.compile says so; None: ask the device
 
     def forward(self, x: Tensor, route: Route) -> Tensor:
-        product = self.product_fn
-        if product is None:
-            product = grouped_product if can_group(x, self.gate_up) else looped_product
-        return run_experts(x, route, self.gate_up, self.down, product)
+        grouped = can_group(x, self.gate_up) if self.grouped is None else self.grouped
+        product = grouped_product if grouped else looped_product
+        gate_up, down = (partial(product, stack) for stack in (self.gate_up, self.down))
+        return mix(x, route, len(self.gate_up), gate_up, down)
 
 
 class Mixture(nn.Module):
@@ -125,15 +126,15 @@ class Mixture(nn.Module):
         return mixed + (common.sum(0) if common.dim() > x.dim() else common)  # it may come in unsummed parts
 
 
-def run_experts(x: Tensor, route: Route, gate_up: Tensor, down: Tensor, product: Product) -> Tensor:
+def mix(x: Tensor, route: Route, experts: int, gate_up: ProductFn, down: ProductFn) -> Tensor:
     """Run the chosen experts on the tokens x [T, d] and add up their weighted results, [T, d] float32."""
     weights, chosen = route
     count = chosen.shape[1]
     by_expert, order = chosen.flatten().int().sort(stable=True)  # pairs of a token and an expert
-    numbers = torch.arange(len(gate_up), dtype=torch.int32, device=x.device)
+    numbers = torch.arange(experts, dtype=torch.int32, device=x.device)
     ends = torch.searchsorted(by_expert, numbers, right=True, out_int32=True)
-    gate, up = product(x[order // count], gate_up, ends).chunk(2, dim=-1)
-    sorted_results = product(F.silu(gate) * up, down, ends)
+    gate, up = gate_up(x[order // count], ends).chunk(2, dim=-1)
+    sorted_results = down(F.silu(gate) * up, ends)
     place = torch.empty_like(order).scatter(0, order, torch.arange(len(order), device=x.device))
     # a sum over a fixed axis, not an index_add: its order never changes
     return (sorted_results[place.view(chosen.shape)].float() * weights[..., None]).sum(1)
@@ -148,24 +149,28 @@ def can_group(x: Tensor, weight: Tensor) -> bool:
     )
 
 
-def grouped_product(x: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
+def grouped_product(weight: Tensor, x: Tensor, ends: Tensor) -> Tensor:
     """Multiply rows [P, in] by the matrices [E, out, in] of their experts; expert e's rows end at ends[e]."""
     assert GROUPED is not None
     product: Tensor = GROUPED(x, weight.mT, offs=ends)
     return product
 
 
-def looped_product(x: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
+def looped_product(weight: Tensor, x: Tensor, ends: Tensor) -> Tensor:
     """Compute `grouped_product` expert by expert; it waits for the device."""
+    return run_looped(lambda expert, rows: F.linear(rows, weight[expert]), x, ends)
+
+
+def run_looped(product: Callable[[int, Tensor], Tensor], x: Tensor, ends: Tensor) -> Tensor:
+    """Multiply the rows of each expert on their own."""
     # not as a decorator: that would import the compiler with the package
-    looped: Tensor = torch.compiler.disable(_loop)(x, weight, ends)  # type: ignore[no-untyped-call, unused-ignore]
+    looped: Tensor = torch.compiler.disable(_loop)(product, x, ends)  # type: ignore[no-untyped-call, unused-ignore]
     return looped
 
 
-def _loop(x: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
+def _loop(product: Callable[[int, Tensor], Tensor], x: Tensor, ends: Tensor) -> Tensor:
     parts = x.tensor_split(ends[:-1].long().cpu())
-    products = [F.linear(part, matrix) for part, matrix in zip(parts, weight, strict=True) if len(part)]
-    return torch.cat(products)
+    return torch.cat([product(expert, part) for expert, part in enumerate(parts) if len(part)])
 
 
 def _fresh(*sizes: int) -> Tensor:

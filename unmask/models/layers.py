@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from unmask.models.quantized.linear import JoinedQuantized, QuantizedLinear
 from unmask.types import BlockGrid
 
 Rope = tuple[Tensor, Tensor]  # cosine and sine, [1 or B, 1, n, rotated columns of a head / 2] float32
@@ -120,6 +121,17 @@ class Joined:
         return torch.split(F.linear(x, self.weight, self.bias), self.sizes, dim=-1)
 
 
+def join(*layers: nn.Module) -> Joined | JoinedQuantized | None:
+    """Join layers with the same input, or return None if they cannot be."""
+    kinds = {type(layer) for layer in layers}
+    quantized = [layer for layer in layers if isinstance(layer, QuantizedLinear)]
+    return (
+        JoinedQuantized.of(*quantized)
+        if len(quantized) == len(layers) and len(kinds) == 1
+        else Joined.of(*layers)
+    )
+
+
 def linear(layer: nn.Module, x: Tensor) -> Tensor:
     """Return `layer(x)`. A replacement may return unsummed partial products [S, B, n, size]."""
     output: Tensor = layer(x)
@@ -155,14 +167,14 @@ class Attention(nn.Module):
         if norm_eps is not None:
             self.query_norm, self.key_norm = (nn.RMSNorm(head_size, eps=norm_eps) for _ in range(2))
         self.fused, self.normed = fused, norm_eps is not None
-        self.joined: Joined | None = None
+        self.joined: Joined | JoinedQuantized | None = None
         self.attention_fn: AttentionFn = attend  # unmask.compile replaces both by faster ones
         self.linear_fn: LinearFn = linear
 
     def join(self) -> None:
         """Compute queries, keys and values in one product from now on."""
         if not self.fused:
-            self.joined = Joined.of(self.query, self.key, self.value)
+            self.joined = join(self.query, self.key, self.value)
 
     def project(self, x: Tensor) -> Sequence[Tensor]:
         """Return queries, keys and values, [B, n, H * D] each."""
@@ -210,12 +222,12 @@ class SwiGLU(nn.Module):
         self.gate = nn.Linear(size, hidden, bias=False)
         self.up = nn.Linear(size, hidden, bias=False)
         self.down = nn.Linear(hidden, size, bias=False)
-        self.joined: Joined | None = None
+        self.joined: Joined | JoinedQuantized | None = None
         self.linear_fn: LinearFn = linear  # unmask.compile replaces it by a faster one
 
     def join(self) -> None:
         """Compute the gate and the gated half in one product from now on."""
-        self.joined = Joined.of(self.gate, self.up)
+        self.joined = join(self.gate, self.up)
 
     def forward(self, x: Tensor) -> Tensor:
         gate, up = (self.gate(x), self.up(x)) if self.joined is None else self.joined(x)

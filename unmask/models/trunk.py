@@ -27,6 +27,7 @@ from unmask.models.layers import (
     own_dtype,
     rotary,
 )
+from unmask.models.quantized.int8 import Int8Embedding
 from unmask.types import Cache, ModelInfo
 
 if TYPE_CHECKING:
@@ -172,7 +173,7 @@ class Trunk(nn.Module):
         # may be replaced, e.g. when the tokenizer knows more end tokens
         self.info = replace(info, separable=True)
         sizes = shape.vocab_size, shape.size
-        self.embed = nn.Embedding(*sizes, _weight=_fresh(*sizes))
+        self.embed: nn.Embedding | Int8Embedding = nn.Embedding(*sizes, _weight=_fresh(*sizes))
         self.layers = nn.ModuleList(Layer(shape, number) for number in range(shape.layers))
         self.norm = RMSNorm(shape.size, shape.norm_eps)
         self.head = None if shape.tied else nn.Linear(shape.size, shape.vocab_size, bias=False)
@@ -311,7 +312,7 @@ class Trunk(nn.Module):
 
     def enter(self, tokens: Tensor, attend: Tensor | None, columns: slice | Tensor, rope: Rope) -> Stream:
         """Embed the columns [n]: the input of the first layer."""
-        change: Tensor = self.embed(tokens[:, columns])
+        change: Tensor = self.embed(tokens[:, columns]).to(self.norm.weight.dtype)
         x = torch.zeros_like(change, dtype=torch.float32)  # adds up too many terms for bfloat16
         return Stream(x, change, rope, self.mask(tokens, attend, columns))
 
@@ -325,7 +326,12 @@ class Trunk(nn.Module):
     def logits(self, states: Tensor) -> Tensor:
         """Apply the head: [B, W, size] -> [B, W, V]."""
         with own_dtype(self.embed.weight):
-            logits: Tensor = F.linear(states, self.embed.weight) if self.head is None else self.head(states)
+            if self.head is not None:
+                logits: Tensor = self.head(states)
+            elif isinstance(self.embed, Int8Embedding):
+                logits = self.embed.logits(states)
+            else:
+                logits = F.linear(states, self.embed.weight)
         return logits
 
     def needs(self, key: str) -> bool:

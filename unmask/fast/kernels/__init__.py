@@ -41,6 +41,14 @@ def multiplies(weight: Tensor) -> bool:
     )
 
 
+def multiplies_narrow(weight: Tensor) -> bool:
+    """Whether a kernel can multiply by this quantized weight: fp8 from compute capability 8.9 on."""
+    if not weight.is_cuda or os.environ.get(SWITCH) == "0" or not _installed():
+        return False
+    least = (8, 9) if weight.dtype == torch.float8_e4m3fn else (8, 0)
+    return torch.cuda.get_device_capability(weight.device) >= least
+
+
 def device_of(tensor: Tensor) -> AbstractContextManager[None]:
     """Make the tensor's GPU the current device for launches and graph capture; no-op on the CPU."""
     # torch does not type this function

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from unmask.errors import FieldError, one_of
 from unmask.models.checkpoint.config import new_tokens, read_config
 from unmask.models.checkpoint.hub import find_folder
-from unmask.models.checkpoint.quantize import quantize, quantize_linears
 from unmask.models.checkpoint.weights import (
     StoredTensor,
     check_sizes,
@@ -26,6 +25,8 @@ from unmask.models.checkpoint.weights import (
     stored_tensors,
     widest_dtype,
 )
+from unmask.models.quantized.convert import FORMATS, Quantizer, quantize_modules, stored_format
+from unmask.models.quantized.linear import QuantizedLinear
 from unmask.models.trunk import Shape, Slot, Trunk
 from unmask.plugins import call_factory, is_file_name, load_from_file, load_plugin, plugins
 
@@ -77,7 +78,8 @@ def load(
     "hf:NAME" or "hf:FOLDER" loads a Hugging Face masked LM (a HuggingFaceLM, which needs transformers), and
     "FILE.py:Class" runs the file and returns Class(): both decode like a Trunk, but cannot be compiled.
     device="auto" picks CUDA, then MPS, then the CPU. dtype="auto" keeps the stored dtype, but uses float32 on
-    the CPU; "int8" stores linear layers with one byte per weight and computes in bfloat16 (CPU: float32).
+    the CPU; "fp8", "int8" and "int4" quantize linear layers while they load, and compute all else in bfloat16
+    (CPU: float32). A model that was saved so is loaded so.
     """
     if isinstance(source, str) and (source.startswith(HF) or is_file_name(source)):
         other: Trunk = _load_other(source, device, dtype)
@@ -88,13 +90,19 @@ def load(
     shape = model_class(config).shape_of(config)
     tensors = stored_tensors(find_shards(folder))
     check_sizes(tensors, layers=shape.layers, weights=shape.weights)
+    kept, wanted = stored_format(config), _wanted_format(dtype, stored_format(config))
     with torch.device("meta"):
         model = build(config)
-    stored = _match_tensors(model, tensors)
-    shapes = {name: tensor.shape for name, tensor in model.state_dict().items()}
-    compute_dtype = _pick_dtype(dtype, device, stored)
-    int8_names = quantize_linears(model) if _is_int8(dtype) else set()
-    state = _read_state(stored, shapes, device, compute_dtype=compute_dtype, int8_names=int8_names)
+        if kept is not None:
+            quantize_modules(model, kept)
+    stored = _match_tensors(model, tensors, quantized=kept is not None)
+    compute_dtype = _pick_dtype(wanted or dtype, device, stored)
+    if wanted is not None:
+        warn_if_slow(wanted, device)
+    if wanted is None or wanted == kept:
+        state = _read_state(model, stored, device, compute_dtype)
+    else:
+        state = _quantize_state(model, stored, device, compute_dtype, wanted)
     model.load_state_dict(state, assign=True)
     model.folder = folder
     if length := new_tokens(folder):
@@ -164,7 +172,7 @@ def absolute_name(source: str) -> str:
 def _load_other(source: str, device: str | torch.device, dtype: str | torch.dtype) -> Any:
     """Load a Hugging Face masked LM, or make the model of FILE.py:Class."""
     place = pick_device(device)
-    if dtype == "int8" or dtype == torch.int8:
+    if _format_name(dtype) in FORMATS:
         raise FieldError("dtype", str(dtype), "must be auto or a float for a model that is no checkpoint")
     if source.startswith(HF):
         from unmask.models.hf import load_hf
@@ -198,13 +206,30 @@ def pick_device(device: str | torch.device) -> torch.device:
     return place
 
 
-def _match_tensors(model: Trunk, tensors: Sequence[StoredTensor]) -> list[tuple[Slot, StoredTensor]]:
+def _match_tensors(
+    model: Trunk, tensors: Sequence[StoredTensor], *, quantized: bool
+) -> list[tuple[Slot, StoredTensor]]:
     """Find the place of every stored tensor in the model; raise unless names and shapes match exactly."""
     needed = {stored.key: stored for stored in tensors if model.needs(stored.key)}
-    _check_separate(needed)
-    slots, state = model.slots(), model.state_dict()
-    check_tensors({key: tuple(state[slot.name][slot.part].shape) for key, slot in slots.items()}, needed)
+    if not quantized:
+        _check_separate(needed)
+    slots, state, fixed = model.slots(), model.state_dict(), _fixed_dtypes(model)
+    check_tensors(
+        {key: tuple(state[slot.name][slot.part].shape) for key, slot in slots.items()},
+        needed,
+        dtypes={key: fixed[slot.name] for key, slot in slots.items() if slot.name in fixed},
+    )
     return [(slots[key], stored) for key, stored in needed.items()]
+
+
+def _fixed_dtypes(model: Trunk) -> dict[str, torch.dtype]:
+    """Return the dtype of every tensor of quantized layers; that of others is the user's choice."""
+    return {
+        f"{path}.{name}": tensor.dtype
+        for path, module in model.named_modules()
+        if isinstance(module, QuantizedLinear)
+        for name, tensor in module.named_buffers()
+    }
 
 
 def _check_separate(stored: Mapping[str, StoredTensor]) -> None:
@@ -217,29 +242,55 @@ def _check_separate(stored: Mapping[str, StoredTensor]) -> None:
 
 
 def _read_state(
+    model: Trunk,
     stored: Sequence[tuple[Slot, StoredTensor]],
-    shapes: Mapping[str, torch.Size],
     device: torch.device,
-    *,
     compute_dtype: torch.dtype,
-    int8_names: set[str],
 ) -> dict[str, Tensor]:
     """Read the state dict onto `device`, converting one tensor at a time to save memory."""
     state: dict[str, Tensor] = {}
+    empty, fixed = model.state_dict(), _fixed_dtypes(model)
     for slot, mapped in read_tensors(stored):
         name = slot.name
-        dtype = torch.float32 if keeps_float32(name) else compute_dtype
+        dtype = fixed.get(name, torch.float32 if keeps_float32(name) else compute_dtype)
         if slot.part:  # an expert, whose stack is filled shard by shard
             if name not in state:
-                state[name] = torch.empty(shapes[name], dtype=dtype, device=device)
+                state[name] = torch.empty(empty[name].shape, dtype=dtype, device=device)
             state[name][slot.part].copy_(mapped)
             continue
-        tensor = mapped.to(device, copy=True)  # a memory-mapped tensor would change with its file
-        if name in int8_names:
-            state[name], state[f"{name.removesuffix('weight')}scale"] = quantize(tensor)
-        else:
-            state[name] = tensor.to(dtype)
+        state[name] = _copied(mapped, device, dtype)
     return state
+
+
+def _quantize_state(
+    model: Trunk,
+    stored: Sequence[tuple[Slot, StoredTensor]],
+    device: torch.device,
+    compute_dtype: torch.dtype,
+    format: str,
+) -> dict[str, Tensor]:
+    """Read the state dict onto `device` and quantize it on the way; swaps the layers of the model."""
+    rows = {name: tensor.shape[-2:-1].numel() for name, tensor in model.state_dict().items()}
+    quantizer = Quantizer(model, format, device)
+    for slot, mapped in read_tensors(stored):
+        name = slot.name
+        if name in quantizer.layers:
+            quantizer.write(name, mapped, _first_row(slot, rows[name]))
+        else:
+            dtype = torch.float32 if keeps_float32(name) else compute_dtype
+            quantizer.state[name] = _copied(mapped, device, dtype)
+    return quantizer.state
+
+
+def _first_row(slot: Slot, rows: int) -> int:
+    """Return the first row of a slot if the experts of its stack, `rows` rows each, lie below each other."""
+    starts = [(part.start or 0) if isinstance(part, slice) else part * rows for part in slot.part]
+    return sum(starts)
+
+
+def _copied(mapped: Tensor, device: torch.device, dtype: torch.dtype) -> Tensor:
+    """Copy a tensor out of its file: a memory-mapped one would change with it."""
+    return mapped.to(device, copy=True).to(dtype)
 
 
 def keeps_float32(name: str) -> bool:
@@ -247,20 +298,35 @@ def keeps_float32(name: str) -> bool:
     return name.endswith(".expert_bias")
 
 
-def _is_int8(dtype: str | torch.dtype) -> bool:
-    return dtype in ("int8", torch.int8)
+def _format_name(dtype: str | torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _wanted_format(dtype: str | torch.dtype, kept: str | None) -> str | None:
+    """Return the format that the model shall have, or None for plain weights."""
+    name = _format_name(dtype)
+    if kept is not None and name not in ("auto", kept):
+        problem = f"must be auto or {kept}, as the checkpoint was saved"
+        raise FieldError("dtype", name, problem, "for another, load the checkpoint that it was made from")
+    return kept or (name if name in FORMATS else None)
+
+
+def warn_if_slow(format: str, device: torch.device) -> None:
+    """Warn if a device computes fp8 products in float32. Other formats are as fast as their memory."""
+    if format == "fp8" and not FORMATS[format].layer.has_products(device):
+        logger.warning("%s has no fp8 products: they are computed in float32, slowly", device)
 
 
 def _pick_dtype(
     dtype: str | torch.dtype, device: torch.device, stored: Sequence[tuple[Slot, StoredTensor]]
 ) -> torch.dtype:
-    """Pick the dtype of activations and of all weights that are not int8."""
-    if _is_int8(dtype):
+    """Pick the dtype of activations and of all weights that are not quantized."""
+    name = _format_name(dtype)
+    if name in FORMATS:
         return torch.float32 if device.type == "cpu" else torch.bfloat16
-    if dtype == "auto":
+    if name == "auto":
         return torch.float32 if device.type == "cpu" else _stored_dtype(stored)
-    name = str(dtype).removeprefix("torch.")
-    one_of("dtype", name, ("auto", "int8", *FLOATS))
+    one_of("dtype", name, ("auto", *FORMATS, *FLOATS))
     return FLOATS[name]
 
 

@@ -20,14 +20,12 @@ SHARD_BYTES = 5_000_000_000
 
 
 def save(model: Trunk, folder: str | Path, *, shard_bytes: int = SHARD_BYTES) -> None:
-    """Write a checkpoint that `load` and the family's published code can read.
+    """Write a checkpoint that `load` and the family's published code can read; a quantized one, `load` alone.
 
     It holds config.json and safetensors, and copies the tokenizer and generation_config.json from the folder
     that the model was loaded from.
     """
     state = model.state_dict()
-    if any(tensor.dtype == torch.int8 for tensor in state.values()):
-        raise ValueError("an int8 model cannot be saved; load it with a float dtype, then save that")
     _write(model, folder, shards=_plan_shards(state, shard_bytes), tensor_of=lambda name: state[name])
     if model.folder is not None:
         _copy_small_files(model, model.folder, Path(folder))
@@ -163,7 +161,7 @@ def _published_config(model: Trunk) -> dict[str, object]:
         "mask_token_id": info.mask_id,
         "pad_token_id": info.pad_id,
         "eos_token_id": _end_ids(model),
-        "torch_dtype": str(model.embed.weight.dtype).removeprefix("torch."),
+        "torch_dtype": str(model.norm.weight.dtype).removeprefix("torch."),
     }
 
 

@@ -20,6 +20,7 @@ INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+NARROW = {"F8_E4M3": torch.float8_e4m3fn, "I8": torch.int8, "U8": torch.uint8}  # of quantized checkpoints
 
 Place = TypeVar("Place")
 
@@ -99,8 +100,15 @@ def check_sizes(stored: Sequence[StoredTensor], *, layers: int, weights: int) ->
         )
 
 
-def check_tensors(expected: Mapping[str, tuple[int, ...]], stored: Mapping[str, StoredTensor]) -> None:
-    """Raise if the tensors differ from the model's, naming each one; keys are published names."""
+def check_tensors(
+    expected: Mapping[str, tuple[int, ...]],
+    stored: Mapping[str, StoredTensor],
+    dtypes: Mapping[str, torch.dtype] | None = None,
+) -> None:
+    """Raise if the tensors differ from the model's, naming each one; keys are published names.
+
+    `dtypes`: of tensors that must be stored so; all others may have any float.
+    """
     misshaped = [
         f"{key} (file {list(stored[key].shape)}, model {list(expected[key])})"
         for key in sorted(expected.keys() & stored.keys())
@@ -111,12 +119,18 @@ def check_tensors(expected: Mapping[str, tuple[int, ...]], stored: Mapping[str, 
         "unexpected": sorted(stored.keys() - expected.keys()),
         "mis-shaped": misshaped,
         "of unknown dtype": [
-            f"{key} ({stored[key].dtype})" for key in stored if stored[key].dtype not in DTYPES
+            f"{key} ({tensor.dtype})" for key, tensor in stored.items() if not _is_known(tensor, dtypes or {})
         ],
     }
     listed = [f"{kind}: {', '.join(keys)}" for kind, keys in problems.items() if keys]
     if listed:
         raise ValueError(f"the weights do not fit config.json; tensors {'; tensors '.join(listed)}")
+
+
+def _is_known(tensor: StoredTensor, dtypes: Mapping[str, torch.dtype]) -> bool:
+    """Return whether a tensor has the dtype that it must have, or any float if it need not."""
+    wanted = dtypes.get(tensor.key)
+    return tensor.dtype in DTYPES if wanted is None else (DTYPES | NARROW).get(tensor.dtype) == wanted
 
 
 def widest_dtype(stored: Iterable[StoredTensor]) -> torch.dtype:

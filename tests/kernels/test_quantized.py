@@ -1,0 +1,101 @@
+"""Products with narrow weights are those of the plain path. Without a GPU, Triton interprets the kernels."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from torch import Tensor
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+pytest.importorskip("triton")
+
+from tests.conftest import GOLDENS  # noqa: E402
+from unmask.fast import kernels, quantized  # noqa: E402
+from unmask.fast.compile import use_split_products  # noqa: E402
+from unmask.fast.kernels import tiles  # noqa: E402
+from unmask.fast.quantized import (  # noqa: E402
+    SPLITS,
+    fits,
+    multiply,
+    partial_products,
+    split_multiply,
+    use_quantized_products,
+)
+from unmask.models import random_model  # noqa: E402
+from unmask.models.layers import Attention, SwiGLU  # noqa: E402
+from unmask.models.quantized.convert import quantize_model  # noqa: E402
+from unmask.models.quantized.fp8 import FP8Linear  # noqa: E402
+from unmask.models.quantized.int4 import Int4Linear  # noqa: E402
+from unmask.models.quantized.int8 import Int8Linear  # noqa: E402
+from unmask.models.quantized.linear import QuantizedLinear, quantized_layers  # noqa: E402
+
+LAYERS = [FP8Linear, Int8Linear, Int4Linear]
+# the interpreter has no products of bfloat16
+DTYPE = torch.bfloat16 if DEVICE == "cuda" else torch.float16
+
+
+def made(layer: type[QuantizedLinear], outputs: int = 128, inputs: int = 512) -> QuantizedLinear:
+    generator = torch.Generator().manual_seed(0)
+    narrow = layer(inputs, outputs)
+    weight = torch.randn(outputs, inputs, generator=generator) / inputs**0.5
+    narrow.weight, narrow.scale = layer.encode(weight)
+    narrow.few_rows, narrow.native = True, False
+    return narrow.to(DEVICE)
+
+
+def rows(count: int, inputs: int = 512) -> Tensor:
+    x = torch.randn(count, inputs, generator=torch.Generator().manual_seed(1))
+    return (x * torch.linspace(0.1, 10, count)[:, None]).to(DEVICE, DTYPE)
+
+
+def plain(layer: QuantizedLinear, x: Tensor) -> Tensor:
+    return layer.product(x.float(), layer.weight, layer.scale, native=False)
+
+
+@pytest.mark.parametrize("splits", [1, 2])
+@pytest.mark.parametrize("count", [1, 20, 64])
+@pytest.mark.parametrize("layer", LAYERS)
+def test_the_parts_of_a_kernel_add_up_to_the_plain_product(layer, count, splits):
+    narrow, x = made(layer), rows(count)
+    parts = partial_products(narrow, x, splits=splits, dtype=torch.float32)
+    assert parts.shape == (splits, count, 128)
+    torch.testing.assert_close(parts.sum(0), plain(narrow, x), rtol=1e-3, atol=2e-3)
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_a_product_has_the_shape_and_dtype_of_its_input(layer):
+    narrow, x = made(layer), rows(20).view(2, 10, 512)
+    whole, parts = multiply(narrow, x), split_multiply(narrow, x)
+    assert (whole.shape, whole.dtype) == ((2, 10, 128), DTYPE)
+    assert (parts.shape, parts.dtype) == ((SPLITS, 2, 10, 128), torch.float32)
+    torch.testing.assert_close(whole.float(), parts.sum(0), rtol=1e-2, atol=1e-2)
+
+
+@pytest.mark.parametrize(("outputs", "inputs", "count"), [(128, 512, 65), (96, 512, 8), (128, 448, 8)])
+@pytest.mark.parametrize("layer", LAYERS)
+def test_other_sizes_are_left_to_the_library(layer, outputs, inputs, count):
+    narrow, x = made(layer, outputs, inputs), rows(count, inputs)
+    assert not fits(narrow, count, splits=SPLITS)
+    torch.testing.assert_close(split_multiply(narrow, x).float(), plain(narrow, x), rtol=1e-2, atol=1e-2)
+
+
+@pytest.mark.parametrize("dtype", ["fp8", "int8", "int4"])
+def test_a_model_gives_the_same_logits_with_the_kernels(monkeypatch, dtype):
+    sizes = {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2}
+    config = json.loads((GOLDENS / "dream_tiny" / "config.json").read_text()) | sizes
+    model, fast = (quantize_model(random_model(config, device=DEVICE, dtype=DTYPE), dtype) for _ in range(2))
+    for module in fast.modules():
+        if isinstance(module, Attention | SwiGLU):
+            module.join()
+    monkeypatch.setattr(tiles, "OUTPUTS", 16)
+    monkeypatch.setattr(tiles, "INNER", {**dict.fromkeys(tiles.INNER, 64), torch.uint8: 128})
+    monkeypatch.setattr(quantized, "SPLITS", 1)
+    monkeypatch.setattr(kernels, "multiplies_narrow", lambda weight: True)
+    use_quantized_products(fast)
+    use_split_products(fast)
+    assert all(fits(layer, 40, splits=1) for layer in quantized_layers(fast))
+    tokens = torch.randint(5, 50, (2, 20), generator=torch.Generator().manual_seed(0)).to(DEVICE)
+    expected, answer = (each(tokens, None, slice(4, 20), None).float() for each in (model, fast))
+    assert (answer - expected).std() < 0.05 * expected.std()

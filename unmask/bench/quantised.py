@@ -1,0 +1,154 @@
+"""`unmask bench quantised`: accuracy of the quantized formats beside plain weights, paired by question.
+
+Both small models answer the questions of the seven mini tasks. Runs are kept in the folder of `--out` and
+read again, so a killed command goes on where it was.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from unmask.bench.report import Report, check_names, command_line
+from unmask.bench.timing import machine, machine_line
+from unmask.experiments import methods, stats
+from unmask.experiments.lab import Lab, LabSettings
+from unmask.experiments.runs import Outcome
+from unmask.models.checkpoint.hub import SHIPPED
+from unmask.models.checkpoint.load import pick_device
+from unmask.samplers import SAMPLERS as REGISTERED
+from unmask.samplers import Threshold
+from unmask.types import Sampler
+
+PLAIN = "auto"  # float32 on a CPU, bfloat16 on a GPU
+MOST_LOST = {"fp8": 0.5, "int8": 0.5, "int4": 1.5}  # points of macro accuracy
+SAMPLERS: dict[str, Callable[[str], Sampler]] = {
+    "base": methods.base,
+    "less": lambda family: REGISTERED["less"],
+    "threshold": lambda family: Threshold(min_confidence=0.9),
+    "first-mask": lambda family: REGISTERED["first-mask"],
+}
+SMALL_TASKS = ("mini-mmlu", "mini-winogrande")
+
+
+def run_quantised(
+    *,
+    models: Sequence[str] = tuple(SHIPPED),
+    dtypes: Sequence[str] = tuple(MOST_LOST),
+    samplers: Sequence[str] = tuple(SAMPLERS),
+    items: int | None = None,
+    device: str | None = None,
+    small: bool = False,
+    minutes: float = 600.0,
+    out: Path | None = None,
+    log: Callable[[str], None] = print,
+) -> dict[str, Any]:
+    """Answer `items` questions of each task (None: all), print the table, and write `out`/quantised.json."""
+    check_names("dtypes", dtypes, MOST_LOST)
+    check_names("samplers", samplers, SAMPLERS)
+    place = pick_device(device or ("cpu" if small else "auto"))
+    tasks = SMALL_TASKS if small else tuple(f"mini-{role}" for role in methods.ROLES)
+    count = 2 if small and items is None else items
+    options = {"model": ",".join(models), "dtypes": ",".join(dtypes), "samplers": ",".join(samplers)}
+    options |= {} if items is None else {"items": str(items)}
+    options |= {"device": place.type, "minutes": f"{minutes:g}"}
+    content: dict[str, Any] = {
+        "command": command_line("unmask bench quantised", options.items(), small=small),
+        "machine": machine(place),
+        "tasks": list(tasks),
+        "results": {},
+    }
+    path = None if out is None else out / "quantised.json"
+    report = Report(content, path, time.monotonic() + minutes * 60, log)
+    with tempfile.TemporaryDirectory() as spare:
+        labs = {
+            dtype: Lab(
+                LabSettings(
+                    models=tuple(models),
+                    out=(out or Path(spare)) / "quantised" / dtype,
+                    tasks=tasks,
+                    limit=None if count is None else count * len(tasks),
+                    device=str(place),
+                    dtype=dtype,
+                )
+            )
+            for dtype in (PLAIN, *dtypes)
+        }
+        for model in models:
+            for sampler in samplers:
+                found = content["results"].setdefault(model, {}).setdefault(sampler, {})
+                _compare(report, labs, model, sampler, found)
+    for sentence in wrong(content):
+        report.problem(sentence)
+    log(f"\n{table(content)}")
+    report.write()
+    return report.result()
+
+
+def _compare(
+    report: Report, labs: Mapping[str, Lab], model: str, sampler: str, found: dict[str, Any]
+) -> None:
+    """Answer with plain weights, then in each format, and store the differences."""
+    plain: dict[str, Outcome] = {}
+    for dtype, lab in labs.items():
+        report.log(f"{model}, {sampler}, {dtype}")
+        report.attempt(found, dtype, partial(_answer, lab, model, sampler, plain))
+
+
+def _answer(lab: Lab, model: str, sampler: str, plain: dict[str, Outcome]) -> dict[str, Any]:
+    """Return the accuracy of one dtype, and its difference to that of plain weights, which comes first."""
+    rule = SAMPLERS[sampler](lab.family(model))
+    runs = {task: lab.run(model, task, rule) for task in lab.tasks(model)}
+    made = lab.results(runs.values())
+    outcomes = {task: made[run] for task, run in runs.items()}
+    result: dict[str, Any] = {
+        "accuracy": stats.accuracy(outcomes).value,
+        "questions": sum(len(one.records) for one in outcomes.values()),
+        "forwards": stats.macro({task: one.forwards for task, one in outcomes.items()}),
+        "by_task": {task: 100 * one.accuracy for task, one in outcomes.items()},
+    }
+    if not plain:
+        plain.update(outcomes)
+        return result
+    gap = stats.difference(plain, outcomes)
+    flips = [stats.flips(plain[task].records, outcomes[task].records) for task in outcomes]
+    changed = {"lost": sum(each[0] for each in flips), "gained": sum(each[1] for each in flips)}
+    return result | changed | {"points": gap.value, "low": gap.low, "high": gap.high}
+
+
+def _rows(content: Mapping[str, Any]) -> Iterator[tuple[str, str, str, Mapping[str, Any]]]:
+    for model, samplers in content["results"].items():
+        for sampler, dtypes in samplers.items():
+            for dtype, found in dtypes.items():
+                yield model, sampler, dtype, found
+
+
+def wrong(content: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the formats that lost more than they may."""
+    for model, sampler, dtype, found in _rows(content):
+        if found.get("points", 0.0) < -MOST_LOST.get(dtype, 0.0):
+            most = f"at most {MOST_LOST[dtype]:g} may be lost"
+            yield f"{model}, {sampler}: {dtype} lost {-found['points']:.2f} points, {most}"
+
+
+def table(content: Mapping[str, Any]) -> str:
+    """Return the results as Markdown."""
+    lines = [
+        f"`{content['command']}`, {machine_line(content['machine'])}; {len(content['tasks'])} tasks",
+        "",
+        "| model | sampler | dtype | macro accuracy, % | points to plain [95 %] | lost / gained | forwards |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for model, sampler, dtype, found in _rows(content):
+        gap = flips = ""
+        if "points" in found:
+            gap = f"{found['points']:+.2f} [{found['low']:+.2f}, {found['high']:+.2f}]"
+            flips = f"{found['lost']} / {found['gained']} of {found['questions']}"
+        cells = [model, f"`{sampler}`", "plain" if dtype == PLAIN else dtype, f"{found['accuracy']:.2f}"]
+        cells += [gap, flips, f"{found['forwards']:.1f}"]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)

@@ -1,0 +1,108 @@
+"""Products of a compiled model with narrow weights.
+
+The rows of an input are quantized in plain torch, which the compiler fuses into the norm or the gate before.
+The product itself is the library's, or with few rows a kernel that reads the weight once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from unmask.fast import kernels
+from unmask.fast.kernels import tiles
+from unmask.models.quantized import fp8, int8
+from unmask.models.quantized.int4 import Int4Linear
+from unmask.models.quantized.linear import QuantizedLinear, quantized_layers
+from unmask.models.quantized.linear import multiply as plain_multiply
+
+SPLITS = 2  # of products whose parts the next norm adds up
+QUANTIZE_ROWS: dict[torch.dtype, Callable[[Tensor], tuple[Tensor, Tensor]]] = {
+    fp8.E4M3: fp8.quantize_rows,
+    torch.int8: int8.quantize_rows,
+}
+
+
+def use_quantized_products(model: nn.Module) -> None:
+    """Let every quantized layer of a model multiply in the fastest way that its device has."""
+    for layer in quantized_layers(model):
+        layer.native = layer.has_products(layer.weight.device)
+        layer.few_rows = kernels.multiplies_narrow(layer.weight)
+        layer.multiply_fn = multiply
+
+
+def multiply(layer: QuantizedLinear, x: Tensor) -> Tensor:
+    """Multiply x [..., in] by the weight of a layer, without its bias."""
+    rows = x.reshape(-1, layer.inputs)
+    if not layer.few_rows or not fits(layer, len(rows), splits=1):
+        return plain_multiply(layer, x)
+    product = partial_products(layer, rows, splits=1, dtype=x.dtype)
+    return product.view(*x.shape[:-1], layer.outputs)
+
+
+def split_multiply(layer: QuantizedLinear, x: Tensor) -> Tensor:
+    """Return `layer(x)`, as partial sums [S, ..., out] float32 if that is faster."""
+    rows = x.reshape(-1, layer.inputs)
+    if not layer.few_rows or layer.bias is not None or not fits(layer, len(rows), splits=SPLITS):
+        output: Tensor = layer(x)
+        return output
+    parts = partial_products(layer, rows, splits=SPLITS, dtype=torch.float32)
+    return parts.view(SPLITS, *x.shape[:-1], layer.outputs)
+
+
+def fits(layer: QuantizedLinear, rows: int, *, splits: int) -> bool:
+    """Return whether our kernels multiply so many rows by the weight of a layer."""
+    inner = tiles.INNER[layer.weight.dtype] * splits
+    return rows <= tiles.FEW_ROWS and layer.outputs % tiles.OUTPUTS == 0 and layer.inputs % inner == 0
+
+
+def partial_products(layer: QuantizedLinear, rows: Tensor, *, splits: int, dtype: torch.dtype) -> Tensor:
+    """Multiply rows [n, in] by the weight of a layer, in parts of the inner dimension: [splits, n, out]."""
+    if isinstance(layer, Int4Linear):
+        product: Tensor = int4_product(rows, layer.weight, layer.scale, splits, dtype)
+        return product
+    narrow, row_scale = QUANTIZE_ROWS[layer.weight.dtype](rows)
+    scaled: Tensor = scaled_product(narrow, row_scale, layer.weight, layer.scale, splits, dtype)
+    return scaled
+
+
+def _scaled_product(
+    x: Tensor, row_scale: Tensor, weight: Tensor, scale: Tensor, splits: int, dtype: torch.dtype
+) -> Tensor:
+    from unmask.fast.kernels.quantized import scaled_product
+
+    return scaled_product(x, row_scale, weight, scale, splits, dtype)
+
+
+def _int4_product(x: Tensor, weight: Tensor, scale: Tensor, splits: int, dtype: torch.dtype) -> Tensor:
+    from unmask.fast.kernels.quantized import int4_product
+
+    return int4_product(x, weight, scale, splits, dtype)
+
+
+# custom ops, so that torch.compile does not trace into them
+scaled_product = torch.library.custom_op(
+    "unmask::scaled_product",
+    _scaled_product,
+    mutates_args=(),
+    schema="(Tensor x, Tensor row_scale, Tensor weight, Tensor scale, int splits, ScalarType dtype)"
+    " -> Tensor",
+)
+int4_product = torch.library.custom_op(
+    "unmask::int4_product",
+    _int4_product,
+    mutates_args=(),
+    schema="(Tensor x, Tensor weight, Tensor scale, int splits, ScalarType dtype) -> Tensor",
+)
+
+
+@scaled_product.register_fake
+def _(x: Tensor, row_scale: Tensor, weight: Tensor, scale: Tensor, splits: int, dtype: torch.dtype) -> Tensor:
+    return x.new_empty(splits, len(x), len(weight), dtype=dtype)
+
+
+@int4_product.register_fake
+def _(x: Tensor, weight: Tensor, scale: Tensor, splits: int, dtype: torch.dtype) -> Tensor:
+    return x.new_empty(splits, len(x), len(weight), dtype=dtype)

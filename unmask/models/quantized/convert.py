@@ -1,0 +1,119 @@
+"""Swap the layers of a model for narrow ones, and fill them part by part while it loads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from unmask.errors import FieldError
+from unmask.models.experts import Experts
+from unmask.models.quantized.experts import QuantizedExperts
+from unmask.models.quantized.fp8 import FP8Linear
+from unmask.models.quantized.int4 import Int4Linear
+from unmask.models.quantized.int8 import Int8Embedding, Int8Linear
+from unmask.models.quantized.linear import QuantizedLinear
+from unmask.models.trunk import Trunk
+
+FIELD = "quantization_config"  # of config.json
+METHOD = "unmask"  # its quant_method
+WEIGHTS = 1 << 23  # quantized at a time
+Model = TypeVar("Model", bound=Trunk)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Format:
+    """The layers of a format. Norms and routers are never quantized."""
+
+    layer: type[QuantizedLinear]  # of attention, MLP and experts
+    head: type[QuantizedLinear] | None = None  # None: 16 bits, so that a few logits can be computed again
+    embed: type[Int8Embedding] | None = None  # None: 16 bits
+
+
+FORMATS = {
+    "fp8": Format(layer=FP8Linear),
+    "int8": Format(layer=Int8Linear),
+    "int4": Format(layer=Int4Linear, head=Int8Linear, embed=Int8Embedding),
+}
+
+
+def quantize_modules(model: nn.Module, name: str) -> dict[str, str]:
+    """Swap the layers of a model on `meta`. Return each swapped weight's old name and its layer's name."""
+    chosen = FORMATS[name]
+    swapped: dict[str, str] = {}
+    for path, module in list(model.named_modules()):
+        if isinstance(module, nn.Linear):
+            layer = chosen.head if path == "head" else chosen.layer
+            if layer is not None:
+                narrow = layer(module.in_features, module.out_features, bias=module.bias is not None)
+                model.set_submodule(path, narrow.to("meta"))
+                swapped[f"{path}.weight"] = path
+        elif isinstance(module, nn.Embedding) and chosen.embed is not None:
+            table = chosen.embed(module.embedding_dim, module.num_embeddings)
+            model.set_submodule(path, table.to("meta"))
+            swapped[f"{path}.weight"] = path
+        elif isinstance(module, Experts):
+            model.set_submodule(path, QuantizedExperts(module, chosen.layer).to("meta"))
+            swapped |= {f"{path}.{stack}": f"{path}.{stack}" for stack in ("gate_up", "down")}
+    return swapped
+
+
+class Quantizer:
+    """Collects the state dict of a model whose layers were swapped, quantizing some rows at a time."""
+
+    def __init__(self, model: Trunk, name: str, device: torch.device) -> None:
+        self.model = model
+        self.device = device
+        self.layers = quantize_modules(model, name)
+        model.config |= format_field(name)
+        self.state: dict[str, Tensor] = {}
+
+    def write(self, name: str, rows: Tensor, start: int = 0) -> None:
+        """Quantize rows [n, in] of a swapped weight into its place, from row `start` on."""
+        path = self.layers[name]
+        layer = self.model.get_submodule(path)
+        assert isinstance(layer, QuantizedLinear)
+        keys = f"{path}.weight", f"{path}.scale"
+        if keys[0] not in self.state:
+            with self.device:
+                self.state |= zip(keys, layer.empty(layer.outputs, layer.inputs), strict=True)
+        for part in torch.split(rows, max(1, WEIGHTS // rows.shape[1])):
+            place = slice(start, start + len(part))
+            for key, narrow in zip(keys, layer.encode(part.to(self.device)), strict=True):
+                self.state[key][place] = narrow
+            start += len(part)
+
+
+def quantize_model(model: Model, name: str) -> Model:
+    """Quantize the weights of a model in place."""
+    weights = model.state_dict()
+    quantizer = Quantizer(model, name, next(iter(weights.values())).device)
+    for key in list(weights):
+        weight = weights.pop(key)  # each is freed before the next is quantized
+        if key in quantizer.layers:
+            quantizer.write(key, weight.flatten(0, -2))
+        else:
+            quantizer.state[key] = weight
+    model.load_state_dict(quantizer.state, assign=True)
+    return model.requires_grad_(False)
+
+
+def stored_format(config: Mapping[str, object]) -> str | None:
+    """Return the format of a quantized checkpoint, or None if it has plain weights."""
+    value = config.get(FIELD)
+    if value is None:
+        return None
+    known = isinstance(value, dict) and value.get("quant_method") == METHOD
+    if not known or not isinstance(value, dict) or value.get("format") not in FORMATS:
+        problem = f"must be of quant_method {METHOD} and one of the formats {', '.join(FORMATS)}"
+        remedy = "load the checkpoint that it was made from, and let dtype quantize it"
+        raise FieldError(FIELD, value, problem, remedy, "config.json")
+    return str(value["format"])
+
+
+def format_field(name: str) -> dict[str, object]:
+    """Return the field of config.json that names a format."""
+    return {FIELD: {"quant_method": METHOD, "format": name}}
