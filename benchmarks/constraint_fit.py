@@ -73,7 +73,7 @@ def run(generations: int, out: Path | None) -> None:
             seconds = round(perf_counter() - began)
             print(f"{good} of {done} texts fit, {100 * good / done:.3f} %, {seconds} s", flush=True)
             if out is not None:
-                found = {"fit": good, "texts": done, "asked": generations, "finished": over}
+                found: dict[str, Any] = {"fit": good, "texts": done, "asked": generations, "finished": over}
                 found |= {"refused_batches": refused, "seconds": seconds}
                 found |= {"machine": machine(torch.device("cpu"))}
                 out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
