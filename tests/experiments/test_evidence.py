@@ -118,6 +118,13 @@ def test_every_sampler_has_the_same_number_of_settings_and_steps_grow_with_the_c
 # --- statistics
 
 
+def test_a_task_with_long_answers_gets_a_quarter_of_the_items(grid, tmp_path):
+    settings = LabSettings(models=(), out=tmp_path, grid=grid, limit=530, dev_limit=56)
+    lab = Lab(settings)
+    assert [len(lab.samples(f"mini-{task}")) for task in ("gsm8k", "recall", "report")] == [40, 40, 10]
+    assert [len(lab.samples(f"mini-{task}", protocol="dev")) for task in ("gsm8k", "report")] == [5, 1]
+
+
 def test_holm_corrects_for_the_number_of_tests():
     assert stats.holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
     assert stats.holm([0.9, 0.5]) == [1.0, 1.0]

@@ -202,7 +202,7 @@ def test_tasks_share_the_limit(make_lab, limit, sizes):
 
 @pytest.mark.parametrize("family", ["llada", "dream"])
 def test_base_writes_the_same_texts_whether_or_not_it_stops_at_the_end(make_lab, family):
-    lab = make_lab(limit=4)
+    lab = make_lab(limit=8)
     run = run_of(lab, base(family), length=40)
     full = run_of(lab, base(family), length=40, stop_at_eos=False)
     prompts = [sample.prompt for sample in lab.samples(run.task)]

@@ -177,8 +177,9 @@ class Lab:
             return None
         default = self._mini if task.startswith("mini-") else methods.PAPER_TASKS
         tasks = list(self.settings.tasks or default)
-        whole, rest = divmod(limit, len(tasks))
-        return max(1, whole + (tasks.index(task) < rest))
+        whole = {one: int(limit * share) for one, share in methods.item_shares(tasks).items()}
+        rest = limit - sum(whole.values())
+        return max(1, whole[task] + (tasks.index(task) < rest))
 
     def model(self, name: str) -> Trunk:
         """Return a model. Shipped ones stay in memory, others only until the next is loaded."""

@@ -23,6 +23,7 @@ CATEGORIES = {
     **dict.fromkeys(ORDER_ROLES[2:5], "constraints"),
     **dict.fromkeys(ORDER_ROLES[5:], "recall"),
 }
+COST = {"report": 4}  # of an item, in items of the others: its answers are long
 HARD = ("math", "code")  # the categories of every ablation
 TITLES = {
     "gsm8k": "GSM8K",
@@ -56,6 +57,12 @@ def weights(tasks: Sequence[str]) -> dict[str, float]:
     """Return the weight of each task in the category-macro mean."""
     groups = [category(task) for task in tasks]
     return {task: 1 / (len(set(groups)) * groups.count(category(task))) for task in tasks}
+
+
+def item_shares(tasks: Sequence[str]) -> dict[str, float]:
+    """Return the part of a limit that each task gets: tasks with costly items get fewer."""
+    parts = {task: 1 / COST.get(role(task), 1) for task in tasks}
+    return {task: part / sum(parts.values()) for task, part in parts.items()}
 
 
 def base(family: str) -> Base:
