@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 from pathlib import Path
 
 from unmask.training.progress import show_progress
@@ -17,6 +18,8 @@ def main() -> None:
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
     parser.add_argument("--resume", action="store_true", help="resume from the folder's checkpoint")
     arguments = parser.parse_args()
+    # a shell lets its background jobs ignore interrupts, but a grid ends its trainings with them
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     with show_progress() as watch:
         train(
             find_recipe(arguments.recipe),
