@@ -94,6 +94,19 @@ def test_the_end_comes_only_where_the_grammar_may_end():
         assert END not in answer.token_ids
 
 
+def test_a_recursive_schema_is_closed_as_a_regular_one_is():
+    tree = JSONSchema({"type": "object", "properties": {"v": {"anyOf": [{"$ref": "#"}, {"type": "null"}]}}})
+    assert json.loads(str(tree.schema))["additionalProperties"] is False
+    named = JSONSchema({"type": "object", "properties": {"properties": {"$ref": "#"}}})
+    assert json.loads(str(named.schema))["properties"] == {"properties": {"$ref": "#"}}
+
+
+def test_a_recursive_schema_of_many_parts_is_refused():
+    branches = [{"type": "array", "items": {"$ref": "#"}}] * 200
+    with raises_field("json_schema"):
+        JSONSchema({"anyOf": branches})
+
+
 @pytest.mark.parametrize("sampler", ["base", "threshold", "klass", "wino", FirstMask(revoke_below=0.2)])
 def test_samplers_that_jump_are_refused_by_a_sentence_that_names_others(sampler):
     for constraint in (NESTED, JSONSchema(TREE)):

@@ -20,6 +20,7 @@ SCHEMA = {
     "properties": {"answer": {"type": "integer"}, "sure": {"type": "boolean"}},
     "required": ["answer", "sure"],
 }
+TREE = {"type": "object", "properties": {"next": {"anyOf": [{"$ref": "#"}, {"type": "null"}]}}}
 FORMAT = {"type": "json_schema", "json_schema": {"name": "answer", "schema": SCHEMA, "strict": True}}
 ASK = {"messages": [{"role": "user", "content": "What is 3 + 4?"}]}
 
@@ -91,6 +92,13 @@ def test_requests_with_different_constraints_are_answered_together_as_alone(serv
         ({"response_format": {"type": "json_schema"}}, "response_format"),
         (
             {"response_format": {"type": "json_schema", "json_schema": {"schema": {"$ref": "#"}}}},
+            "response_format",
+        ),
+        (
+            {
+                "response_format": {"type": "json_schema", "json_schema": {"schema": TREE}},
+                "sampler": "first-mask",
+            },
             "response_format",
         ),
         ({"response_format": {"type": "xml"}}, "response_format"),

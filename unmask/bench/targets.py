@@ -58,7 +58,9 @@ def run_targets(
     }
     path = None if out is None else out / FILE
     if path is not None and path.exists():
-        content["families"] = json.loads(path.read_text(encoding="utf-8"))["families"]
+        kept = json.loads(path.read_text(encoding="utf-8"))
+        if kept["machine"]["device"] == content["machine"]["device"]:
+            content["families"] = kept["families"]
     report = Report(content, path, time.monotonic() + settings.minutes * 60, log)
     for family in settings.families:
         found = content["families"].setdefault(family, {"name": NAMES[family]})

@@ -116,7 +116,7 @@ def same(
     fail_on_problems(run_same(models=_names(model), ways=_names(ways), log=typer.echo, **asdict(options)))
 
 
-def quantised(
+def quantized(
     options: RunOptions,
     model: Annotated[
         str, typer.Option("--model", "-m", help="Shipped models or checkpoint folders.")
@@ -128,10 +128,10 @@ def quantised(
     items: Annotated[int | None, typer.Option("--items", min=1, help="Of each task; by default all.")] = None,
 ) -> None:
     """Answer the mini tasks in fp8, int8 and int4 beside plain weights."""
-    from unmask.bench.quantised import run_quantised
+    from unmask.bench.quantized import run_quantized
 
     chosen = asdict(options) | {"dtypes": _names(dtypes), "samplers": _names(samplers)}
-    fail_on_problems(run_quantised(models=_names(model), items=items, log=typer.echo, **chosen))
+    fail_on_problems(run_quantized(models=_names(model), items=items, log=typer.echo, **chosen))
 
 
 def cpu(
@@ -159,7 +159,7 @@ def samplers(
     run_every_sampler(pick_device(device), repeat, log=typer.echo)
 
 
-for function in (gpu, growth, same, quantised, cpu, samplers):
+for function in (gpu, growth, same, quantized, cpu, samplers):
     bench.command()(command(function))
 
 

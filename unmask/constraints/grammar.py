@@ -23,6 +23,8 @@ from unmask.errors import FieldError
 
 # as in the JSON of regular schemas, or a text could be spaces alone
 SPACES = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+LIMITS = {"step_max_items": 2000, "max_items_in_row": 200}  # of the parser, for each token
+DEAD_END = "NoExtension"  # the parser's word where no token can follow
 LONGEST = 64  # bytes of a token that a forced text is cut into
 
 
@@ -50,10 +52,8 @@ class Reader:
         else:
             schema = constraint.request["json_schema"]
             grammar = llguidance.LLMatcher.grammar_from_json_schema(schema, overrides=SPACES)
-        matcher = llguidance.LLMatcher(_tokenizer(tuple(tokens), ends), grammar, log_level=0)
-        if matcher.is_error():
-            problem = f"cannot be compiled: {matcher.get_error().splitlines()[0]}"
-            raise FieldError(field_of(constraint), constraint, problem, "see docs/constraints.md")
+        limits = llguidance.LLParserLimits(**LIMITS)
+        matcher = llguidance.LLMatcher(_tokenizer(tuple(tokens), ends), grammar, log_level=0, limits=limits)
         reader = Reader(constraint, matcher, len(tokens), ends)
         reader.next([])
         return reader
@@ -66,9 +66,12 @@ class Reader:
         self._read(tokens)
         packed = torch.frombuffer(bytearray(self.matcher.compute_bitmask()), dtype=torch.uint8)
         allowed = ((packed[:, None] >> torch.arange(8)) & 1).flatten()[: self.vocab_size].bool()
+        dead = self.matcher.is_error() and DEAD_END in self.matcher.get_error()
+        if not dead:
+            self._check()
         if not self.matcher.is_accepting():
             allowed[ends] = False
-        if not allowed.any():
+        if dead or not allowed.any():
             problem = "cannot be written with the tokens of this model"
             raise FieldError("constraint", self.constraint, problem, "use letters that the model knows")
         return allowed
@@ -96,7 +99,15 @@ class Reader:
             self.matcher.reset()
             self.read = []
         self.matcher.consume_tokens(tokens[len(self.read) :])
+        self._check()
         self.read = tokens
+
+    def _check(self) -> None:
+        """Raise if the grammar is wrong, or too ambiguous to follow."""
+        if self.matcher.is_error():
+            problem = f"cannot be followed: {self.matcher.get_error().splitlines()[0]}"
+            remedy = "make it simpler; see docs/constraints.md"
+            raise FieldError(field_of(self.constraint), self.constraint, problem, remedy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +147,7 @@ class Parsing:
         kinds = torch.zeros(len(self.readers), self.vocab_size, dtype=torch.int64)
         classes = torch.ones(len(self.readers), width, 2, dtype=torch.bool)
         for row, (reader, place, tokens) in enumerate(self._places(canvas)):
-            if reader is not None and first <= place < self.window.stop:
+            if reader is not None and first <= place < min(self.texts[row].stop, self.window.stop):
                 kinds[row] = reader.next(tokens)
                 classes[row, place - first, 0] = False
         return Allowed(classes, kinds, torch.arange(len(kinds))).to(canvas.tokens.device)

@@ -9,11 +9,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from unmask.constraints.schema import check_schema, refers
+from unmask.constraints.schema import check_schema, closed, refers
 from unmask.errors import FieldError, flag
 
 MAX_PATTERN = 20_000  # characters of a pattern or of a schema
 MAX_CHOICES = 1000
+MAX_RECURSIVE_PARTS = 100  # of a schema that refers to itself
 OTHER = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]", re.DOTALL)  # escapes and sets of characters
 ESCAPE = re.compile(r"\\.", re.DOTALL)
 ANCHOR = re.compile(r"[\^$]")
@@ -103,8 +104,12 @@ class JSONSchema(Constraint):
             checked = check_schema(schema)
         except RecursionError:
             raise FieldError("json_schema", text, "is nested too deeply") from None
-        # llguidance reads a schema that refers to itself as it is
-        object.__setattr__(self, "schema", text if checked is None else json.dumps(checked))
+        if checked is None:  # it refers to itself
+            checked = closed(schema)
+            if text.count("{") > MAX_RECURSIVE_PARTS:
+                problem = f"refers to itself and has more than {MAX_RECURSIVE_PARTS} parts"
+                raise FieldError("json_schema", text, problem, "make it simpler")
+        object.__setattr__(self, "schema", json.dumps(checked))
 
     @property
     def request(self) -> dict[str, Any]:

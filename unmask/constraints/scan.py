@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-MAX_NUMBERS = 1 << 28  # of the matrices of all columns
+MAX_NUMBERS = 1 << 26  # of the matrices of all columns; the tree takes six bytes for each
 UNIT = 16  # matrices of such a size are fast on tensor cores
 
 

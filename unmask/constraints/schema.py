@@ -51,6 +51,23 @@ def refers(schema: object) -> bool:
     return isinstance(schema, list) and any(map(refers, schema))
 
 
+def closed(schema: Any) -> Any:
+    """Return a schema whose objects have no other properties than those that it names, unless it says so."""
+    if isinstance(schema, list):
+        return [closed(part) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    found: dict[str, Any] = {}
+    for key, value in schema.items():
+        if key in ("properties", "$defs", "definitions") and isinstance(value, dict):
+            found[key] = {name: closed(part) for name, part in value.items()}
+        else:
+            found[key] = value if key in ("enum", "const") else closed(value)
+    if isinstance(schema.get("properties"), dict):
+        found.setdefault("additionalProperties", False)
+    return found
+
+
 def anything(depth: int) -> dict[str, Any]:
     """Return the schema of any JSON value whose lists and objects are nested at most this deep."""
     kinds: list[dict[str, Any]] = [{"type": kind} for kind in ("string", "number", "boolean", "null")]

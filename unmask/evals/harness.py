@@ -22,6 +22,7 @@ from unmask.errors import FieldError, flag, whole
 from unmask.evals.gen_kwargs import default_config, request_config, value_of
 from unmask.evals.likelihood import DRAWS, Pair, greedily_decoded, log_likelihoods
 from unmask.fast.load import is_compiled, load_model
+from unmask.models.quantized.linear import QuantizedLinear
 from unmask.samplers import make_sampler
 from unmask.text.config import GenerationConfig
 from unmask.text.generate import generate
@@ -123,9 +124,11 @@ class UnmaskLM(TemplateLM):  # type: ignore[misc]
 
     def get_model_info(self) -> dict[str, Any]:
         """Return settings and costs for lm-eval's results file."""
+        modules = list(self.model.modules()) if isinstance(self.model, nn.Module) else []
         weights = list(self.model.parameters()) if isinstance(self.model, nn.Module) else []
+        narrow = sum(each.inputs * each.outputs for each in modules if isinstance(each, QuantizedLinear))
         return {
-            "model_num_parameters": sum(weight.numel() for weight in weights),
+            "model_num_parameters": sum(weight.numel() for weight in weights) + narrow,
             "model_dtype": str(weights[0].dtype) if weights else None,
             "compile": is_compiled(self.model),
             "sampler": str(self.sampler),

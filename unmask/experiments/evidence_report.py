@@ -91,8 +91,8 @@ def build(
     return Report(
         tables=(_models(judged), rule, _tuned(judged), _pairs(judged), _by_task(judged), _bars(judged)),
         pictures=(_picture(judged, "evidence"), _picture(judged, "evidence-sizes")),
+        notes=(recommended,),
         findings=(
-            recommended,
             *_on_the_frontier(judged),
             *_loses(judged),
             *_gate(judged),

@@ -13,14 +13,14 @@ from statistics import fmean
 from typing import TYPE_CHECKING
 
 from unmask.experiments import stats
-from unmask.experiments.report import Finding, Table, corrected
+from unmask.experiments.report import Table, corrected
 
 if TYPE_CHECKING:
     from unmask.experiments.evidence_report import Judged
 
 
-def recommend(judged: Sequence[Judged]) -> tuple[Table, Finding]:
-    """Return every sampler in the order of the rule, and the first of them as a finding."""
+def recommend(judged: Sequence[Judged]) -> tuple[Table, str]:
+    """Return every sampler in the order of the rule, and the first of them in words."""
     beaten = _beaten(judged)
     areas = {sampler: fmean(one.areas[sampler][0] for one in judged) for sampler in beaten}
     ranked = sorted(beaten, key=lambda sampler: (len(beaten[sampler]), -areas[sampler]))
@@ -42,7 +42,7 @@ def recommend(judged: Sequence[Judged]) -> tuple[Table, Finding]:
         numbers += f"; next {ranked[1]}, beaten on {rows[1][1]}, mean AUP {rows[1][2]}"
     return (
         Table("evidence-rule", "The samplers in the order of the rule", header, tuple(rows)),
-        Finding(f"the rule recommends {first}", "holds", numbers),
+        f"The rule recommends {first}: {numbers}.",
     )
 
 

@@ -60,7 +60,8 @@ class GraphExecutor(Executor):
         if bans.language is None or not canvas.tokens.is_cuda:
             self.launched = self.read(pending.result(), bans.on(canvas, window))
         else:
-            self.launched = self.read(*ban_meanwhile(pending.result, lambda: bans.on(canvas, window)))
+            device = canvas.tokens.device
+            self.launched = self.read(*ban_meanwhile(pending.result, lambda: bans.on(canvas, window), device))
         return todo
 
     def submit(self, rows: Rows, window: slice) -> Pending | None:
@@ -152,12 +153,13 @@ def send_to_host(packed: Tensor) -> Callable[[], list[int]]:
     return wait
 
 
-def ban_meanwhile(forward: Callable[[], Tensor], ban: Callable[[], Bans]) -> tuple[Tensor, Bans]:
+def ban_meanwhile(
+    forward: Callable[[], Tensor], ban: Callable[[], Bans], device: torch.device
+) -> tuple[Tensor, Bans]:
     """Return the results of both. The GPU runs the many small kernels of `ban` while it runs the forward."""
-    main = torch.cuda.current_stream()
+    main, stream = torch.cuda.current_stream(device), side_stream(device)
     ready = main.record_event()
     output = forward()  # first, to keep the GPU busy
-    stream = side_stream(output.device)
     stream.wait_event(ready)
     with torch.cuda.stream(stream):
         bans = ban()

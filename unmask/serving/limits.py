@@ -58,6 +58,10 @@ class Limits:
         _at_most("stop", len(config.stop), MAX_STOPS, "strings")
         for stop in config.stop:
             _at_most("stop", len(stop), MAX_STOP_LENGTH, "is too long: a stop string's length")
+        for each in config.constraints(1):
+            if each is not None and each.recursive:
+                problem = "must not refer to itself on a server: nothing bounds the time of its parser"
+                raise FieldError("constraint", each, problem, "use a schema without recursion")
         if config.guidance and self.max_rows < 2:
             problem = "takes two rows of a batch, and this server decodes one at a time"
             raise FieldError("guidance", config.guidance, problem, "leave it out")

@@ -18,6 +18,7 @@ from unmask.decoding.canvas import Canvas
 from unmask.errors import FieldError
 from unmask.samplers.first_mask import FirstMask
 from unmask.samplers.less import LESS
+from unmask.samplers.wrapper import Wrapper
 from unmask.text.config import GenerationConfig
 from unmask.text.prompts import tokenizer_of
 from unmask.types import MaskedLM, Sampler
@@ -88,6 +89,8 @@ def _parse(
 
 def _from_the_left(sampler: Sampler, *, blockwise: bool) -> bool:
     """Whether a sampler commits from the first mask on, and never takes a token back."""
+    while isinstance(sampler, Wrapper):
+        sampler = sampler.sampler
     if isinstance(sampler, LESS):
         return (sampler.block_policy if blockwise else sampler.policy) != "all"
     return isinstance(sampler, FirstMask) and not sampler.needs.revoke

@@ -90,6 +90,8 @@ class Grid:
 
     def __post_init__(self) -> None:
         at_least("jobs", self.jobs, 1)
+        for family in (family for size in self.sizes for family in size.families):
+            one_of("families", family, list(self.recipes))
 
     def only(self, names: Sequence[str]) -> Grid:
         """Return the grid with some of its sizes."""
@@ -308,9 +310,16 @@ class Trained:
 
 
 def write_summary(everyone: Sequence[Member], out: Path) -> None:
-    """Write a line about every finished model."""
-    lines = [asdict(_trained(member, out)) for member in everyone if member.state(out) == "done"]
+    """Write a line about every finished model; keep the lines about other models of the folder."""
     out.mkdir(parents=True, exist_ok=True)
+    names = {member.name for member in everyone}
+    lines = [asdict(_trained(member, out)) for member in everyone if member.state(out) == "done"]
+    if (out / FILE).is_file():
+        lines += [
+            asdict(one)
+            for one in read_summary(out)
+            if one.name not in names and (out / one.name / "recipe.json").is_file()
+        ]
     fresh = out / f"{FILE}.new"
     fresh.write_text(json.dumps(lines, indent=1) + "\n", encoding="utf-8")
     fresh.replace(out / FILE)

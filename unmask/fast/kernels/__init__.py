@@ -42,11 +42,10 @@ def multiplies(weight: Tensor) -> bool:
 
 
 def multiplies_narrow(weight: Tensor) -> bool:
-    """Whether a kernel can multiply by this quantized weight: fp8 from compute capability 8.9 on."""
+    """Whether a kernel can multiply by this quantized weight; its tiles need a Hopper's shared memory."""
     if not weight.is_cuda or os.environ.get(SWITCH) == "0" or not _installed():
         return False
-    least = (8, 9) if weight.dtype == torch.float8_e4m3fn else (8, 0)
-    return torch.cuda.get_device_capability(weight.device) >= least
+    return torch.cuda.get_device_capability(weight.device) >= (9, 0)
 
 
 def device_of(tensor: Tensor) -> AbstractContextManager[None]:

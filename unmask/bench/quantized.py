@@ -1,4 +1,4 @@
-"""`unmask bench quantised`: accuracy of the quantized formats beside plain weights, paired by question.
+"""`unmask bench quantized`: accuracy of the quantized formats beside plain weights, paired by question.
 
 Both small models answer the questions of the seven mini tasks. Runs are kept in the folder of `--out` and
 read again, so a killed command goes on where it was.
@@ -35,7 +35,7 @@ SAMPLERS: dict[str, Callable[[str], Sampler]] = {
 SMALL_TASKS = ("mini-mmlu", "mini-winogrande")
 
 
-def run_quantised(
+def run_quantized(
     *,
     models: Sequence[str] = tuple(SHIPPED),
     dtypes: Sequence[str] = tuple(MOST_LOST),
@@ -47,7 +47,7 @@ def run_quantised(
     out: Path | None = None,
     log: Callable[[str], None] = print,
 ) -> dict[str, Any]:
-    """Answer `items` questions of each task (None: all), print the table, and write `out`/quantised.json."""
+    """Answer `items` questions of each task (None: all), print the table, and write `out`/quantized.json."""
     check_names("dtypes", dtypes, MOST_LOST)
     check_names("samplers", samplers, SAMPLERS)
     place = pick_device(device or ("cpu" if small else "auto"))
@@ -57,19 +57,19 @@ def run_quantised(
     options |= {} if items is None else {"items": str(items)}
     options |= {"device": place.type, "minutes": f"{minutes:g}"}
     content: dict[str, Any] = {
-        "command": command_line("unmask bench quantised", options.items(), small=small),
+        "command": command_line("unmask bench quantized", options.items(), small=small),
         "machine": machine(place),
         "tasks": list(tasks),
         "results": {},
     }
-    path = None if out is None else out / "quantised.json"
+    path = None if out is None else out / "quantized.json"
     report = Report(content, path, time.monotonic() + minutes * 60, log)
     with tempfile.TemporaryDirectory() as spare:
         labs = {
             dtype: Lab(
                 LabSettings(
                     models=tuple(models),
-                    out=(out or Path(spare)) / "quantised" / dtype,
+                    out=(out or Path(spare)) / "quantized" / dtype,
                     tasks=tasks,
                     limit=None if count is None else count * len(tasks),
                     device=str(place),
@@ -95,6 +95,8 @@ def _compare(
     """Answer with plain weights, then in each format, and store the differences."""
     plain: dict[str, Outcome] = {}
     for dtype, lab in labs.items():
+        if dtype != PLAIN and not plain:
+            return  # nothing to compare with
         report.log(f"{model}, {sampler}, {dtype}")
         report.attempt(found, dtype, partial(_answer, lab, model, sampler, plain))
 
@@ -130,7 +132,7 @@ def _rows(content: Mapping[str, Any]) -> Iterator[tuple[str, str, str, Mapping[s
 def wrong(content: Mapping[str, Any]) -> Iterator[str]:
     """Yield the formats that lost more than they may."""
     for model, sampler, dtype, found in _rows(content):
-        if found.get("points", 0.0) < -MOST_LOST.get(dtype, 0.0):
+        if found.get("high", 0.0) < -MOST_LOST.get(dtype, 0.0):  # for sure
             most = f"at most {MOST_LOST[dtype]:g} may be lost"
             yield f"{model}, {sampler}: {dtype} lost {-found['points']:.2f} points, {most}"
 
