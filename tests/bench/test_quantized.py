@@ -31,7 +31,7 @@ def test_a_format_that_loses_too_many_points_for_sure_is_named(dtype, points, ri
 
 
 def test_the_table_shows_the_paired_difference():
-    assert "| mini-llada | `less` | int8 | 50.00 | -0.40 [-1.40, +0.60] | 2 / 1 of 70 | 9.0 |" in table(
+    assert "| mini-llada | `less` | int8 | 50.00 | -0.40 [-1.40, -0.30] | 2 / 1 of 70 | 9.0 |" in table(
         content(-0.4)
     )
 
