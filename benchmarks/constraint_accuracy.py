@@ -17,6 +17,7 @@ from unmask.evals import get_task
 from unmask.evals.compare import compare
 from unmask.evals.records import Record, prompt_hash
 from unmask.evals.task import Sample, Task
+from unmask.experiments.stats import paired
 from unmask.text.generate import prepare
 from unmask.text.prompts import TextModel
 
@@ -102,13 +103,13 @@ def _records(
 
 
 def _compared(free: Sequence[Record], held: Sequence[Record]) -> dict[str, Any]:
-    result = compare(free, held)
+    result, gap = compare(free, held), paired(free, held)
     return {
         "samples": result.samples,
         "free": result.accuracies[0],
         "held": result.accuracies[1],
         "difference": result.difference,
-        "difference_interval": list(result.difference_interval),
+        "difference_interval": [gap.low, gap.high],
         "lost": len(result.lost),
         "gained": len(result.gained),
         "same_texts": result.same_texts,

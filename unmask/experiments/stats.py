@@ -63,7 +63,7 @@ def accuracy(outcomes: Mapping[str, Outcome]) -> Estimate:
 def difference(first: Mapping[str, Outcome], second: Mapping[str, Outcome]) -> Estimate:
     """Return the macro accuracy of the second minus that of the first, in points, paired by sample."""
     shares = weights(list(first))
-    parts = [(shares[task], _paired(first[task].records, second[task].records)) for task in first]
+    parts = [(shares[task], paired(first[task].records, second[task].records)) for task in first]
     return _joined(parts).scaled(100)
 
 
@@ -74,8 +74,8 @@ def independent(first: Estimate, second: Estimate) -> Estimate:
     return Estimate(value, value - down, value + hypot(second.high - second.value, first.value - first.low))
 
 
-def _paired(first: Sequence[Record], second: Sequence[Record]) -> Estimate:
-    """Return the difference on one task with Agresti and Min's interval.
+def paired(first: Sequence[Record], second: Sequence[Record]) -> Estimate:
+    """Return the difference of two accuracies on the same samples with Agresti and Min's interval.
 
     Unlike a bootstrap, it is valid where few samples or none differ.
     """
