@@ -1,4 +1,4 @@
-"""The engine: requests join and leave between steps, and those of like length share one forward.
+"""The engine: requests join and leave between steps, and those of like length share a forward.
 
 It has a thread of its own. Requests are admitted in the order of their arrival, as far as the limits allow; a
 row that is done leaves at once. What a request gets does not depend on its neighbours, but for rounding: the
@@ -277,7 +277,7 @@ class Engine:
         )
 
     def _predict(self, requests: Sequence[RunningRequest]) -> None:
-        run_forward(self.model, requests, self._device)
+        run_forward(self.model, requests, self._device, alone=self.exact)
 
     def _decide(self, requests: Sequence[RunningRequest]) -> Decided:
         return decide(self.model, requests, self._device, alone=self.exact)
