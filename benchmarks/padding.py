@@ -3,8 +3,8 @@
     python -m benchmarks.padding [--rows 8,32,128] [--requests 1000] [--out FILE.json]
 
 Rows are always full: a row that has taken its steps makes room for the next request. Prompts have 32 to 2,048
-tokens, drawn log-uniformly, and 256 new ones. `shapes` counts the shapes that occur (a compiled model compiles
-each), `captures` how often a shape must be captured because it is not among the last 64.
+tokens, drawn log-uniformly, and 256 new ones. `shapes` counts the shapes that occur, each of
+which is compiled, `captures` how often one must be captured because it is not among the last 64.
 """
 
 from __future__ import annotations

@@ -26,7 +26,9 @@ def test_a_padded_row_is_at_most_a_quarter_longer_or_less_than_a_bucket(length: 
 def test_lengths_up_to_4096_need_few_shapes() -> None:
     lengths = {round_length(length, 64) for length in range(257, 4097)}
     assert len(lengths) == 16
-    assert len({(size, length) for length in lengths for n in range(1, 129) for size in _sizes(n, length)}) <= 44
+    assert (
+        len({(size, length) for length in lengths for n in range(1, 129) for size in _sizes(n, length)}) <= 44
+    )
 
 
 def _sizes(count: int, length: int) -> list[int]:

@@ -188,6 +188,12 @@ class GraphRunner:
         self.captured.move_to_end(key)
         return self.captured[key]
 
+    def clear(self) -> None:
+        """Give all graphs back, and their memory; each is captured again when it is needed."""
+        while self.captured:
+            self._evict(keep=None)
+        self.fixed.clear()
+
     def _evict(self, keep: StaticKV | None) -> None:
         """Drop the graph that was used longest ago, and its KV store if it is neither used nor to be kept."""
         key, captured = self.captured.popitem(last=False)

@@ -11,17 +11,21 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from time import perf_counter
 from types import TracebackType
 from typing import TypeVar
 
+from torch import OutOfMemoryError
+
 from unmask.decoding.observe import Outcome
 from unmask.errors import whole
+from unmask.serving.device_memory import DeviceMemory
 from unmask.serving.errors import Closing, DeadlineExceeded, QueueFull, RequestFailed
 from unmask.serving.job import Job, Snapshot
-from unmask.serving.limits import Limits
+from unmask.serving.limits import MIB, Limits
 from unmask.serving.look import look
 from unmask.serving.monitor import Monitor, NoMonitor, Tick
 from unmask.serving.request import Request, RunningRequest, infill_request, text_request
@@ -61,6 +65,8 @@ class Engine:
         self.exact = exact
         self.monitor: Monitor = NoMonitor() if monitor is None else monitor
         self._device = device_of(model)
+        limit = limits.max_memory_mb
+        self._memory = DeviceMemory(model, self._device, None if limit is None else limit * MIB)
         self._waiting: deque[Job] = deque()
         self._running: list[RunningRequest] = []
         self._lock = threading.Condition()  # of _waiting and of the two flags
@@ -149,6 +155,7 @@ class Engine:
     def _enqueue(self, request: Request, deadline: float | None, candidates: int) -> Job:
         whole("candidates", candidates, 0)
         job = Job(request, self.limits.time_left(deadline), candidates)
+        self._memory.check(job)
         with self._lock:
             self._check_open()
             self._waiting.append(job)
@@ -193,15 +200,21 @@ class Engine:
             if self._stopped or not (self._waiting or self._running):
                 return False
             self._waiting = deque(job for job in self._waiting if not self._is_finished(job))
-            while self._waiting and self._has_room(self._waiting[0].request):
+            if self._waiting and not self._running:
+                self._memory.measure()
+            while self._waiting and self._has_room(self._waiting[0]):
                 self._start(self._waiting.popleft())
             return True
 
-    def _has_room(self, request: Request) -> bool:
-        requests = [request, *(each.request for each in self._running)]
+    def _has_room(self, job: Job) -> bool:
+        jobs = [job, *(each.job for each in self._running)]
+        requests = [each.request for each in jobs]
         rows = sum(each.num_rows for each in requests)
+        tokens = sum(each.num_rows * each.length for each in requests)
         state = sum(each.state_bytes for each in requests)
-        return self.limits.fits(rows, max(each.length for each in requests), state)
+        if not self.limits.fits(rows, tokens, state):
+            return False
+        return not self._running or self._memory.fits(jobs)  # one that fitted when it came is let in alone
 
     def _start(self, job: Job) -> None:
         job.admitted = perf_counter()
@@ -277,7 +290,12 @@ class Engine:
         )
 
     def _predict(self, requests: Sequence[RunningRequest]) -> None:
-        run_forward(self.model, requests, self._device, alone=self.exact)
+        forward = partial(run_forward, self.model, requests, self._device, alone=self.exact)
+        with suppress(OutOfMemoryError):
+            return forward()
+        log.warning("the device is out of memory; captured forwards are dropped")
+        self._memory.reclaim()
+        return forward()
 
     def _decide(self, requests: Sequence[RunningRequest]) -> Decided:
         return decide(self.model, requests, self._device, alone=self.exact)
