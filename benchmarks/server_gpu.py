@@ -107,6 +107,7 @@ class Bench:
     def __init__(self, model: Trunk, load: Load, device: torch.device) -> None:
         self.model, self.load, self.device = model, load, device
         self.server = Server(model, load.workload, device)
+        self.server.overlap = None  # as `unmask serve` does
         self.config = load.workload.config
         self.capacity = 0.0  # requests per second with `rows` clients
 

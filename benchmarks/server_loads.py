@@ -46,6 +46,7 @@ class Asked:
     sent: float
     first: float = 0.0
     answered: float = 0.0
+    steps: list[float] = field(default_factory=list)  # when each of them was over
 
     @classmethod
     def submit(cls, to: Engine, prompt: Prompt, config: unmask.GenerationConfig) -> Asked:
@@ -57,6 +58,7 @@ class Asked:
         def look() -> None:
             now = time.perf_counter()
             for snapshot in asked.job.drain_snapshots():
+                asked.steps.append(now)
                 if not asked.first and int(snapshot.tokens[column]) != mask:
                     asked.first = now
             if asked.job.future.done():
@@ -142,6 +144,13 @@ class Clients:
         asked.job.result()
         return asked
 
+    def wait(self, answers: int) -> None:
+        """Wait for so many answers of all clients; raise if one failed."""
+        while len(self.answers) < answers:
+            if self.errors:
+                raise self.errors[0]
+            time.sleep(0.002)
+
     def stop(self) -> None:
         """Send no more; the engine's end answers those that wait."""
         self._stop.set()
@@ -161,27 +170,24 @@ def closed_loop(
     with running(model, limits) as (server, clock):
         crowd = Clients(server, prompts, config, clients)
         crowd.start()
-        begin = steps + 1  # by then the first request of every client is over
-        while len(clock.ends) <= begin + rounds * steps and not crowd.errors:
-            time.sleep(0.005)
+        crowd.wait(clients)
+        begin = len(clock.ends)
+        crowd.wait(clients * (1 + rounds))
+        end = len(clock.ends)
         crowd.stop()
-    if crowd.errors:
-        raise crowd.errors[0]
-    ends, ticks = clock.ends[begin:], clock.ticks[begin + 1 :]
-    took = [(right - left) * 1e3 for left, right in pairwise(ends)]
+    ends, ticks = clock.ends[begin:end], clock.ticks[begin + 1 : end]
+    took = [(right - left) * 1e3 for asked in crowd.answers for left, right in pairwise(asked.steps)]
     per_second = sum(tick.rows for tick in ticks) / steps / (ends[-1] - ends[0])
-    full = [ms for ms, tick in zip(took, ticks, strict=True) if tick.rows == min(clients, limits.max_rows)]
-    timed = full or took
     return {
         "clients": clients,
         "requests_per_second": per_second,
         "tokens_per_second": per_second * (config.max_new_tokens or 0),
-        "mean_rows": sum(tick.rows for tick in ticks) / len(ticks),
-        "forwards_per_step": sum(tick.evaluations for tick in ticks) / len(ticks),
-        "step_p50_ms": median(timed),
-        "step_p95_ms": percentile(timed, 95),
-        "step_p95_over_p50": percentile(timed, 95) / median(timed),
-        **(latencies(crowd.answers) if crowd.answers else {}),
+        "rows_per_tick": sum(tick.rows for tick in ticks) / len(ticks),
+        "forwards_per_tick": sum(tick.evaluations for tick in ticks) / len(ticks),
+        "step_p50_ms": median(took),
+        "step_p95_ms": percentile(took, 95),
+        "step_p95_over_p50": percentile(took, 95) / median(took),
+        **latencies(crowd.answers),
     }
 
 
@@ -224,12 +230,12 @@ def gaps(model: Trunk, wave: Callable[[], object], device: torch.device) -> dict
     of the next forward. The first and the last steps, in which rows join and leave, do not count.
     """
     reads = Spans(device)
-    plain = engine.read_outcomes
-    engine.read_outcomes = reads.around(plain)  # type: ignore[attr-defined]  # begins after a decision
+    plain = engine.start_reading
+    engine.start_reading = reads.around(plain)  # type: ignore[attr-defined]  # begins after a decision
     try:
         marks = mark_forwards(model, wave, device)
     finally:
-        engine.read_outcomes = plain  # type: ignore[attr-defined]
+        engine.start_reading = plain  # type: ignore[attr-defined]
     decided = [begin for begin, _ in reads.marks]
     origin = marks.opening.marks[0][0]
     at = [marks.opening.between(origin, mark) for mark in decided]

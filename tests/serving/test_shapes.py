@@ -73,3 +73,14 @@ def test_an_exact_engine_pads_no_row_of_a_compiled_model_further_than_offline(co
     compiled.runner.captured.clear()
     generate(compiled, [[5] * 73], config=config)
     assert {key.columns for key in served} == {key.columns for key in compiled.runner.captured} == {88}
+
+
+def test_the_thread_of_an_engine_may_compile_many_shapes(compiled: Any) -> None:
+    from torch._dynamo import config
+
+    limits = []
+    hook = compiled.embed.register_forward_hook(lambda *_: limits.append(config.cache_size_limit))
+    with Engine(compiled) as engine:
+        engine.submit([5, 6], config=GenerationConfig(max_new_tokens=2)).result(60)
+    hook.remove()
+    assert min(limits) >= 64

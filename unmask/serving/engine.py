@@ -16,7 +16,7 @@ from dataclasses import replace
 from functools import partial
 from time import perf_counter
 from types import TracebackType
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from torch import OutOfMemoryError
 
@@ -34,8 +34,8 @@ from unmask.serving.scheduler import (
     decide,
     decide_groups,
     forward_groups,
-    read_outcomes,
     run_forward,
+    start_reading,
 )
 from unmask.text.config import GenerationConfig
 from unmask.text.generate import DEFAULT_CONFIG, DEFAULT_SAMPLER
@@ -46,7 +46,19 @@ log = logging.getLogger(__name__)
 DEFAULT_LIMITS = Limits()
 SMOOTHING = 0.1  # weight of the newest request in the mean time that a request takes
 LONGEST_RETRY = 60  # seconds
+OVERLAP_COLUMNS = 4096  # of all rows, from which on halves of a batch are as fast per column as the whole
 Result = TypeVar("Result")
+
+
+class Flight(NamedTuple):
+    """Requests whose next step is queued on the device."""
+
+    requests: Sequence[RunningRequest]
+    decided: Sequence[Decided]
+    read: Callable[[], list[list[Outcome]]]  # waits for the decisions
+    rows: int
+    evaluations: int
+    forwards: int
 
 
 class Engine:
@@ -59,12 +71,16 @@ class Engine:
         monitor: Monitor | None = None,
         *,
         exact: bool = False,
+        overlap: bool | None = None,
     ) -> None:
+        """Make an engine. `overlap`: let large batches run as two halves, by default on a GPU."""
         self.model = model
         self.limits = limits
         self.exact = exact
         self.monitor: Monitor = NoMonitor() if monitor is None else monitor
         self._device = device_of(model)
+        self._overlap = self._device.type == "cuda" if overlap is None else overlap
+        self._flight: Flight | None = None  # the half that the device works on
         limit = limits.max_memory_mb
         self._memory = DeviceMemory(model, self._device, None if limit is None else limit * MIB)
         self._waiting: deque[Job] = deque()
@@ -186,6 +202,7 @@ class Engine:
                 self._step()
             except Exception as error:
                 log.exception("a step failed")
+                self._flight = None
                 self._fail([request.job for request in self._running], error)
             self._running = [request for request in self._running if not self._settle(request)]
         for job in (*(request.job for request in self._running), *self._waiting):
@@ -263,28 +280,58 @@ class Engine:
                 self.monitor.left(job, "failed")
 
     def _step(self) -> None:
-        """Take one reverse step of every request: predict, decide, commit."""
+        """Take one reverse step of every request: predict, decide, commit.
+
+        A large batch has two halves. While the host commits the step of one, the device runs the other.
+        """
         began = perf_counter()
-        fresh = [request for request in self._running if request.is_fresh]
+        landing = self._flight
+        if landing is None and self._is_large():
+            landing = self._launch(self._running[::2])
+        flying = set() if landing is None else {id(request) for request in landing.requests}
+        rest = [request for request in self._running if id(request) not in flying]
+        launched = self._launch(rest) if rest else None
+        self._flight = None if landing is None else launched
+        self._land(began, landing or launched)
+
+    def _is_large(self) -> bool:
+        """Whether half of the running requests keep the device busy.
+
+        Halves with a cache would take turns in the place that a compiled model has for keys and values.
+        """
+        if not self._overlap or any(request.cache is not None for request in self._running):
+            return False
+        columns = sum(request.request.num_rows * request.length for request in self._running)
+        return len(self._running) > 1 and columns >= OVERLAP_COLUMNS
+
+    def _launch(self, requests: Sequence[RunningRequest]) -> Flight:
+        """Queue the forwards and decisions of some requests on the device."""
+        fresh = [request for request in requests if request.is_fresh]
         groups = forward_groups(self.model, fresh, alone=self.exact)
         evaluations = sum(len(self._isolate("a forward failed", self._predict, group)) for group in groups)
-        for request in self._running:
+        for request in requests:
             request.count_step()
-        live = [request for request in self._running if not request.job.future.done()]
+        live = [request for request in requests if not request.job.future.done()]
         decided = [
             part
             for group in decide_groups(live)
             for part in self._isolate("a sampler failed", self._decide, group)
         ]
-        outcomes = read_outcomes(decided) if decided else []
-        steps = [step for part in zip(decided, outcomes, strict=True) for step in self._commit(*part)]
+        return Flight(requests, decided, start_reading(decided), len(live), evaluations, len(fresh))
+
+    def _land(self, began: float, flight: Flight | None) -> None:
+        """Wait for the decisions of some requests, and commit them."""
+        if flight is None:
+            return
+        parts = zip(flight.decided, flight.read(), strict=True)
+        steps = [step for part in parts for step in self._commit(*part)]
         self.monitor.stepped(
             Tick(
-                rows=len(live),
+                rows=flight.rows,
                 waiting=len(self._waiting),
                 seconds=perf_counter() - began,
-                evaluations=evaluations,
-                forwards=len(fresh),
+                evaluations=flight.evaluations,
+                forwards=flight.forwards,
                 **committed(steps),
             )
         )

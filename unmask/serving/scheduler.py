@@ -18,7 +18,7 @@ from unmask.decoding.executor import executor_for, run_model
 from unmask.decoding.guidance import Guided
 from unmask.decoding.observe import Outcome
 from unmask.decoding.rows import History, Written
-from unmask.decoding.transfer import to_device
+from unmask.decoding.transfer import to_device, to_host
 from unmask.decoding.turns import Todo, Turn
 from unmask.serving.request import CachePlace, RunningRequest
 from unmask.serving.shapes import round_length, split_rows
@@ -148,7 +148,8 @@ def _join_canvases(
         joined[i, shift:] = canvas.tokens[0, : row.length]
         attend[i, shift:] = True if canvas.attend is None else canvas.attend[0, : row.length]
     padded = any(shifts) or any(row.rows.canvas.attend is not None for row in rows)
-    return Canvas(joined, attend if padded else None, first.start, first.mask_id).to(device), shifts
+    tokens, real = to_device(joined, device), to_device(attend, device) if padded else None
+    return Canvas(tokens, real, first.start, first.mask_id), shifts
 
 
 def _join_caches(requests: Sequence[RunningRequest], rows: Sequence[RunningRequest]) -> Cache | None:
@@ -201,7 +202,10 @@ def decide(
         blockwise=run.plan.blockwise,
         noise=lambda running, width: _draw(rows, next(calls), device),
     )
-    bans = Bans.join([row.bans for row in rows]).to(device)
+    bans = Bans.join([row.bans for row in rows])
+    if bans.closed is not None:  # without a wait for the forwards
+        bans = replace(bans, closed=to_device(bans.closed, device))
+    bans = bans.to(device)
     output = torch.stack([row.output for row in rows if row.output is not None])
     size = 1 if alone else len(rows)
     parts = [slice(first, first + size) for first in range(0, len(rows), size)]
@@ -254,17 +258,23 @@ def _pack(outcome: Outcome) -> Tensor:
     return torch.cat([part.long() for part in (*parts, flags) if part is not None], dim=-1)
 
 
-def read_outcomes(decided: Sequence[Decided]) -> list[list[Outcome]]:
-    """Bring all decisions to the host in one read, and take them apart: an Outcome per request."""
-    flat = torch.cat([each.packed.flatten() for each in decided]).cpu()
-    parts = torch.split(flat, [each.packed.numel() for each in decided])
-    return [
-        [
-            _outcome(each.decision, row, number)
-            for number, row in enumerate(part.view(each.packed.shape)[: len(each.requests)])
+def start_reading(decided: Sequence[Decided]) -> Callable[[], list[list[Outcome]]]:
+    """Start to copy all decisions to the host. The function returned waits and gives each request its own."""
+    if not decided:
+        return list
+    arrived = to_host(torch.cat([each.packed.flatten() for each in decided]))
+
+    def read() -> list[list[Outcome]]:
+        parts = torch.split(arrived(), [each.packed.numel() for each in decided])
+        return [
+            [
+                _outcome(each.decision, row, number)
+                for number, row in enumerate(part.view(each.packed.shape)[: len(each.requests)])
+            ]
+            for each, part in zip(decided, parts, strict=True)
         ]
-        for each, part in zip(decided, parts, strict=True)
-    ]
+
+    return read
 
 
 def _outcome(decision: Decision, packed: Tensor, row: int) -> Outcome:
