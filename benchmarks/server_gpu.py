@@ -30,13 +30,14 @@ from unmask.bench.step import NAMES
 from unmask.bench.timing import machine, machine_line, seconds
 from unmask.cli.bench import fail_on_problems
 from unmask.cli.command import command
-from unmask.fast.graphs import GraphRunner
 from unmask.models.trunk import Trunk
 from unmask.serving import Limits
 from unmask.serving.shapes import round_length, split_rows
 
 PROGRAM = "python -m benchmarks.server_gpu"
 FIRST = (32, 1, 8, 128, 16, 64, 4, 2)  # numbers of clients, after those of --rows
+BUCKET = 64  # of `unmask.compile`
+RESERVE = 45  # seconds for the last load, once its shapes are compiled
 app = typer.Typer()
 
 
@@ -57,7 +58,7 @@ class Load:
     longest: Annotated[int, typer.Option(min=1, help="Tokens of the longest unlike prompt.")] = 2048
     new_tokens: Annotated[int, typer.Option(min=1)] = 256
     steps: Annotated[int, typer.Option(min=2, help="Reverse steps per request.")] = 16
-    rounds: Annotated[int, typer.Option(min=1, help="Requests of each client that are timed.")] = 2
+    rounds: Annotated[int, typer.Option(min=1, help="Requests of each client that are timed.")] = 1
     poisson: Annotated[float, typer.Option(help="Arrivals per second, as a share of the capacity.")] = 0.8
 
     @property
@@ -104,8 +105,8 @@ class Load:
 class Bench:
     """Measures one model."""
 
-    def __init__(self, model: Trunk, load: Load, device: torch.device) -> None:
-        self.model, self.load, self.device = model, load, device
+    def __init__(self, model: Trunk, load: Load, device: torch.device, deadline: float) -> None:
+        self.model, self.load, self.device, self.deadline = model, load, device, deadline
         self.server = Server(model, load.workload, device)
         self.server.overlap = None  # as `unmask serve` does
         self.config = load.workload.config
@@ -115,7 +116,7 @@ class Bench:
         """Decode one request after another without a server, as the released code does."""
         prompts = self.server.prompts(requests)
         self.generate(prompts[:1])
-        took = seconds(lambda: [self.generate([prompt]) for prompt in prompts], self.device)
+        took = sum(seconds(partial(self.generate, [prompt]), self.device) for prompt in prompts)
         return {"requests_per_second": requests / took}
 
     def generate(self, prompts: list[list[int]]) -> None:
@@ -130,24 +131,31 @@ class Bench:
         return {"requests_per_second": rows / min(runs)}
 
     def equal(self, clients: int) -> dict[str, Any]:
-        """Serve prompts of equal length: a closed loop, and beside it a forward, a batch offline and gaps."""
-        prompts = self.server.prompts(clients)
-        first = self.server.wave(prompts)  # compiles and records
+        """Serve prompts of equal length in a closed loop."""
         self.warm_up([self.load.prompt_tokens], clients)
         result = self.closed(self.equal_prompts(), clients)
+        if clients > self.load.rows:
+            return result
         if clients == self.load.rows:
             self.capacity = result["requests_per_second"]
+        return result | self.beside_a_forward(clients, result["step_p50_ms"])
+
+    def beside_a_forward(self, rows: int, step_ms: float) -> dict[str, Any]:
+        """Compare a step with a bare forward of all rows, and look for gaps between forwards."""
+        prompts = self.server.prompts(rows)
+        self.server.wave(prompts)  # compiles decisions of so many rows
         forward = self.server.forward_ms(prompts)
-        result |= {"first_wave_seconds": first.seconds, "forward_ms": forward}
-        result["above_forward"] = result["step_p50_ms"] / forward - 1
-        result |= loads.gaps(self.model, partial(self.server.wave, prompts), self.device)
-        return result
+        gaps = loads.gaps(self.model, partial(self.server.wave, prompts), self.device)
+        return {"forward_ms": forward, "above_forward": step_ms / forward - 1, **gaps}
 
     def unlike(self, clients: int) -> dict[str, Any]:
-        """Serve prompts of unlike length in a closed loop."""
-        lengths = prompt_lengths(0, self.load.shortest, self.load.longest)
-        self.warm_up([next(lengths) for _ in range(1000)], clients)
-        return self.closed(self.unlike_prompts(), clients) | {"warm_up_seconds": self.warm_up_seconds}
+        """Serve prompts of unlike length in a closed loop, of all lengths that there was time to compile."""
+        began = time.perf_counter()
+        drawn = prompt_lengths(0, self.load.shortest, self.load.longest)
+        ready = self.warm_up([next(drawn) for _ in range(1000)], clients)
+        took = time.perf_counter() - began
+        result = self.closed(self.unlike_prompts(ready), clients)
+        return result | {"warm_up_seconds": took, "padded_lengths": sorted(ready)}
 
     def closed(self, prompts: Iterator[list[int]], clients: int) -> dict[str, Any]:
         """Keep clients busy."""
@@ -180,10 +188,15 @@ class Bench:
         """Yield prompts of equal length, without end."""
         return chain.from_iterable(self.server.prompts(rows) for rows in count(1))
 
-    def unlike_prompts(self) -> Iterator[list[int]]:
-        """Yield prompts of unlike length, without end."""
-        for length in prompt_lengths(0, self.load.shortest, self.load.longest):
-            yield self.prompt(length)
+    def unlike_prompts(self, ready: set[int]) -> Iterator[list[int]]:
+        """Yield prompts of unlike length, without end, but only those that are padded to these lengths."""
+        for tokens in prompt_lengths(0, self.load.shortest, self.load.longest):
+            if self.padded(tokens) in ready:
+                yield self.prompt(tokens)
+
+    def padded(self, tokens: int) -> int:
+        """Return the length that a prompt and its answer are padded to."""
+        return round_length(tokens + self.load.new_tokens, BUCKET)
 
     def prompt(self, tokens: int) -> list[int]:
         """Return a prompt of so many tokens."""
@@ -191,21 +204,25 @@ class Bench:
             0
         ]
 
-    def warm_up(self, prompt_lengths: list[int], rows: int) -> None:
-        """Run every shape once that a compiled model may meet with so many rows of these lengths."""
-        began = time.perf_counter()
-        runner = self.model.runner
-        if runner is not None:
-            assert isinstance(runner, GraphRunner)
-            longest: dict[int, int] = {}
-            for tokens in prompt_lengths:
-                length = round_length(tokens + self.load.new_tokens, runner.bucket)
-                longest[length] = max(tokens, longest.get(length, 0))
-            for length, tokens in sorted(longest.items()):
-                sizes = {size for number in range(1, rows + 1) for size in split_rows(number, length)}
-                for size in sorted(sizes):
-                    self.few_steps([self.prompt(tokens)] * size)
-        self.warm_up_seconds = time.perf_counter() - began
+    def warm_up(self, prompt_tokens: list[int], rows: int) -> set[int]:
+        """Run every shape once that a compiled model may meet with so many rows of these prompts.
+
+        Stop when time is short, and return the padded lengths that are ready.
+        """
+        longest: dict[int, int] = {}
+        for tokens in sorted(prompt_tokens):
+            longest[self.padded(tokens)] = tokens
+        if self.model.runner is None:
+            return set(longest)
+        ready: set[int] = set()
+        for length in sorted(longest, key=lambda length: (length & -length, length), reverse=True):
+            if ready and time.monotonic() > self.deadline - RESERVE:
+                break
+            sizes = {size for number in range(1, rows + 1) for size in split_rows(number, length)}
+            for size in sorted(sizes):
+                self.few_steps([self.prompt(longest[length])] * size)
+            ready.add(length)
+        return ready
 
     def few_steps(self, prompts: list[list[int]]) -> None:
         """Answer prompts together in two steps."""
@@ -229,20 +246,19 @@ def run_server_gpu(load: Load, out: Path | None) -> dict[str, Any]:
     }
     report = Report(content, out, deadline, log=typer.echo)
     alone = content["one_after_another"]
-    report.attempt(alone, "plain", Bench(model, load, device).one_after_another)
+    report.attempt(alone, "plain", Bench(model, load, device, deadline).one_after_another)
     if load.compile:
         model = unmask.compile(model)
-    bench = Bench(model, load, device)
+    bench = Bench(model, load, device, deadline)
     main, *others = load.clients
     plan: list[tuple[str, str, Any]] = [
         ("equal", str(main), partial(bench.equal, main)),
         ("offline", str(main), partial(bench.offline, main)),
         ("one_after_another", "compiled" if load.compile else "again", bench.one_after_another),
-        *(("equal", str(number), partial(bench.equal, number)) for number in others[:2]),
+        *(("equal", str(number), partial(bench.equal, number)) for number in others),
         ("arrivals", "poisson", bench.poisson),
         ("arrivals", "burst", bench.burst),
         ("unlike", str(load.rows), partial(bench.unlike, load.rows)),
-        *(("equal", str(number), partial(bench.equal, number)) for number in others[2:]),
     ]
     for part, name, work in plan:
         typer.echo(f"{part}, {name}: {time.monotonic() + 60 * load.minutes - deadline:.0f} s")

@@ -21,6 +21,7 @@ from unmask.bench.timing import Spans
 from unmask.models.trunk import Trunk
 from unmask.serving import Engine, Job, Limits, engine
 from unmask.serving.monitor import Tick
+from unmask.serving.scheduler import start_reading
 
 Prompt = list[int]
 BASE = unmask.make_sampler("base")
@@ -230,12 +231,11 @@ def gaps(model: Trunk, wave: Callable[[], object], device: torch.device) -> dict
     of the next forward. The first and the last steps, in which rows join and leave, do not count.
     """
     reads = Spans(device)
-    plain = engine.start_reading
-    engine.start_reading = reads.around(plain)  # type: ignore[attr-defined]  # begins after a decision
+    engine.start_reading = reads.around(start_reading)  # type: ignore[attr-defined]  # begins after a decision
     try:
         marks = mark_forwards(model, wave, device)
     finally:
-        engine.start_reading = plain  # type: ignore[attr-defined]
+        engine.start_reading = start_reading  # type: ignore[attr-defined]
     decided = [begin for begin, _ in reads.marks]
     origin = marks.opening.marks[0][0]
     at = [marks.opening.between(origin, mark) for mark in decided]

@@ -85,7 +85,7 @@ class DeviceMemory:
         logits = window * shape.vocab_size
         if not any(job.candidates for job in jobs):  # else all of them are kept to look at
             logits = min(logits, max(MAX_LOGITS, max(each.widest for each in requests) * shape.vocab_size))
-        return kept + forward + logits * LOGIT_BYTES
+        return int(kept + forward + logits * LOGIT_BYTES)
 
     def _number_bytes(self) -> int:
         norm: Any = getattr(self.model, "norm", None)
@@ -107,7 +107,8 @@ class DeviceMemory:
         heads = (shape.heads + 2 * shape.key_heads) * shape.head_size
         mlp = shape.mlp_width(active=True) // shape.layers
         numbers = 4 * shape.size + 2 * heads + 3 * mlp
-        return numbers * self._number_bytes() * (COMPILED_COPIES if self._is_compiled() else PLAIN_COPIES)
+        copies = COMPILED_COPIES if self._is_compiled() else PLAIN_COPIES
+        return int(numbers * self._number_bytes() * copies)
 
     def _cache_bytes(self, request: Request) -> int:
         """Return the bytes of a request's keys and values; a compiled model has a second copy of them."""
@@ -115,4 +116,4 @@ class DeviceMemory:
             return 0
         shape: Any = getattr(self.model, "shape", None)
         column = 2 * shape.layers * shape.key_heads * shape.head_size * self._number_bytes()
-        return column * request.length * request.num_rows * (2 if self._is_compiled() else 1)
+        return int(column * request.length * request.num_rows * (2 if self._is_compiled() else 1))

@@ -16,7 +16,7 @@ from dataclasses import replace
 from functools import partial
 from time import perf_counter
 from types import TracebackType
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from torch import OutOfMemoryError
 
@@ -31,6 +31,7 @@ from unmask.serving.monitor import Monitor, NoMonitor, Tick
 from unmask.serving.request import Request, RunningRequest, infill_request, text_request
 from unmask.serving.scheduler import (
     Decided,
+    Flight,
     decide,
     decide_groups,
     forward_groups,
@@ -48,17 +49,6 @@ SMOOTHING = 0.1  # weight of the newest request in the mean time that a request 
 LONGEST_RETRY = 60  # seconds
 OVERLAP_COLUMNS = 4096  # of all rows, from which on halves of a batch are as fast per column as the whole
 Result = TypeVar("Result")
-
-
-class Flight(NamedTuple):
-    """Requests whose next step is queued on the device."""
-
-    requests: Sequence[RunningRequest]
-    decided: Sequence[Decided]
-    read: Callable[[], list[list[Outcome]]]  # waits for the decisions
-    rows: int
-    evaluations: int
-    forwards: int
 
 
 class Engine:

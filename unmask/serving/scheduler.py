@@ -184,6 +184,17 @@ class Decided(NamedTuple):
     logits: Tensor | None  # [rows, W, V], if anybody watches
 
 
+class Flight(NamedTuple):
+    """Requests whose next step is queued on the device."""
+
+    requests: Sequence[RunningRequest]
+    decided: Sequence[Decided]
+    read: Callable[[], list[list[Outcome]]]  # waits for the decisions
+    rows: int
+    evaluations: int
+    forwards: int
+
+
 @torch.no_grad()
 def decide(
     model: MaskedLM, requests: Sequence[RunningRequest], device: torch.device, *, alone: bool
