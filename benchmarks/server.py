@@ -158,6 +158,7 @@ class Server:
         self.workload = workload
         self.device = device
         self.sampler = unmask.make_sampler("base")
+        self.overlap: bool | None = False  # whole batches, to compare with a forward
 
     def measure(self, rows: int) -> dict[str, Any]:
         """Time waves of `rows` requests, and right after them a bare forward of the same shape."""
@@ -191,7 +192,7 @@ class Server:
     def wave(self, prompts: Sequence[Sequence[int]]) -> Wave:
         """Answer all prompts at once. They are submitted before the engine starts, to share every step."""
         log = TickLog()
-        engine = Engine(self.model, self.workload.limits(len(prompts)), log)
+        engine = Engine(self.model, self.workload.limits(len(prompts)), log, overlap=self.overlap)
         began = time.perf_counter()
         try:
             jobs = [engine.submit(prompt, self.sampler, self.workload.config) for prompt in prompts]

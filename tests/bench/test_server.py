@@ -7,7 +7,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from benchmarks import serving_batching
+from benchmarks import padding, server_gpu, serving_batching
 from benchmarks.server import NumberTokenizer, app
 from unmask.models import load
 
@@ -58,3 +58,40 @@ def test_every_way_of_batching_answers_all_arrivals(way):
     done = serving_batching.measure(serving_batching.WAYS[way], load("mini-llada", device="cpu"), plan, 2)
     assert all(seconds > 0 for seconds in done.seconds)
     assert serving_batching.report([done])["requests_per_second"] > 0
+
+
+@pytest.mark.slow
+def test_every_load_is_measured_and_compared_with_offline_decoding(tmp_path):
+    sizes = {"rows": 2, "max-clients": 1, "prompt-tokens": 8, "longest": 40, "new-tokens": 8, "steps": 5}
+    words = [word for name, value in sizes.items() for word in (f"--{name}", str(value))]
+    file = tmp_path / "loads.json"
+    options = ["--small", "--device", "cpu", "--rounds", "1", "--out", str(file), *words]
+    result = CliRunner().invoke(server_gpu.app, options)
+    assert result.exit_code == 0, result.output
+    content = json.loads(file.read_text())
+    assert content["problems"] == []
+    assert list(content["equal"]) == ["2", "1"]
+    assert list(content["unlike"]) == ["2"]
+    best = content["equal"]["2"]
+    offline = content["offline"]["2"]["requests_per_second"]
+    assert best["of_offline"] == pytest.approx(best["requests_per_second"] / offline)
+    assert best["step_p95_ms"] >= best["step_p50_ms"] > 0
+    assert best["gap_max_ms"] >= best["gap_p50_ms"] > 0
+    assert content["arrivals"]["burst"]["requests"] == 4
+    for run in content["arrivals"].values():
+        assert 0 < run["first_text_p50_s"] <= run["answer_p50_s"] <= run["answer_p95_s"]
+    assert f"| equal, 2 | {best['requests_per_second']:.2f} |" in result.output
+
+
+def test_no_measurement_begins_after_the_time_given(tmp_path):
+    file = tmp_path / "loads.json"
+    options = ["--small", "--device", "cpu", "--minutes", "0", "--max-clients", "1", "--out", str(file)]
+    result = CliRunner().invoke(server_gpu.app, options)
+    assert result.exit_code == 1
+    assert json.loads(file.read_text())["equal"] == {}
+
+
+def test_rows_of_unlike_length_are_hardly_padded():
+    for ways in padding.run_padding([8, 32], requests=100).values():
+        assert all(0 < run["padding_share"] < 0.15 for run in ways.values())
+        assert ways["compiled"]["shapes"] < 40 < ways["plain"]["shapes"]

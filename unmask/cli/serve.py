@@ -165,7 +165,7 @@ class LimitOptions:
     """Limits of the server; one left out keeps the default of Limits or Settings."""
 
     max_batch: Annotated[int | None, _limit("16", "Rows decoded together.")] = None
-    max_batch_tokens: Annotated[int | None, _limit("32768", "Rows times the longest of them.")] = None
+    max_batch_tokens: Annotated[int | None, _limit("32768", "Tokens of all rows.")] = None
     max_queue: Annotated[int | None, _limit("256", "Requests that may wait.")] = None
     max_streams: Annotated[int | None, _limit("512", "Answers streamed at the same time.")] = None
     max_connections: Annotated[int | None, _limit("1024", "Open connections.")] = None
@@ -174,6 +174,9 @@ class LimitOptions:
     max_steps: Annotated[int | None, _limit("1024")] = None
     max_state_mb: Annotated[
         int | None, _limit("8192", "MiB that samplers may keep between steps, of all requests.")
+    ] = None
+    max_memory_mb: Annotated[
+        int | None, _limit("what a GPU has free", "MiB of the device that all requests may take.")
     ] = None
     max_body: Annotated[int | None, _limit("1048576", "Bytes of a request.")] = None
     deadline: Annotated[float | None, _limit("600", "Seconds from a request to its answer.")] = None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -9,3 +11,17 @@ from torch import Tensor
 def to_device(tensor: Tensor, device: torch.device) -> Tensor:
     """Copy a host tensor without waiting: from pageable memory the host would wait until the GPU is idle."""
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
+
+
+def to_host(tensor: Tensor) -> Callable[[], Tensor]:
+    """Start a copy to the host. The function returned waits for it, not for work that was queued later."""
+    if not tensor.is_cuda:
+        return lambda: tensor
+    copied = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True).copy_(tensor, non_blocking=True)
+    arrived = torch.cuda.current_stream(tensor.device).record_event()
+
+    def wait() -> Tensor:
+        arrived.synchronize()
+        return copied
+
+    return wait

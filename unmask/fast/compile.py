@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from unmask.errors import FieldError, whole
 from unmask.fast import kernels
 from unmask.fast.executor import GraphExecutor
-from unmask.fast.graphs import GraphRunner
+from unmask.fast.graphs import GraphRunner, allow_shapes
 from unmask.fast.quantized import split_multiply, use_quantized_products
 from unmask.fast.split_products import can_split, split_product
 from unmask.models.experts import Experts, can_group
@@ -22,12 +22,11 @@ from unmask.models.trunk import Trunk
 MAX_SHORT = 512  # queries of all rows up to which our attention is the faster one on an H200
 MAX_SHORT_GROUPED = 4096  # the same for heads that share keys
 MAX_SPLIT = 128  # columns up to which a product takes as long as its weights take to arrive
-MAX_SHAPES = 256  # compiled variants of a layer and of a decision
 Model = TypeVar("Model", bound=Trunk)
 
 
 def compile(
-    model: Model, *, layers: bool = True, join: bool = True, bucket: int = 64, graphs: int = 32
+    model: Model, *, layers: bool = True, join: bool = True, bucket: int = 64, graphs: int = 64
 ) -> Model:
     """Make a model faster on a GPU, from its second forward of a shape on. Changes it in place.
 
@@ -46,7 +45,7 @@ def compile(
             if isinstance(module, Attention | SwiGLU):
                 module.join()
     if layers:
-        _allow_shapes(MAX_SHAPES)
+        allow_shapes()
         use_attention_kernel(model)
         use_split_products(model)
         use_quantized_products(model)
@@ -71,13 +70,6 @@ def group_experts(model: Trunk) -> None:
             problem = "must be bfloat16 on a GPU of compute capability 9.0 or more to compile experts"
             raise FieldError("dtype", dtype, problem, "load it with dtype='bfloat16' or do not compile it")
         module.grouped = True  # a compiled layer cannot ask for the GPU's capability
-
-
-def _allow_shapes(count: int) -> None:
-    """Let torch.compile keep this many variants of a function; beyond its limit it falls back silently."""
-    from torch._dynamo import config
-
-    config.cache_size_limit = max(config.cache_size_limit, count)
 
 
 def use_attention_kernel(model: Trunk) -> None:

@@ -22,7 +22,7 @@ from unmask.decoding.plan import Block
 from unmask.decoding.rows import History, Rows, Written
 from unmask.decoding.transfer import to_device
 from unmask.decoding.turns import Clock, Todo, Turn
-from unmask.fast.graphs import GraphRunner, Pending
+from unmask.fast.graphs import GraphRunner, Pending, allow_shapes
 from unmask.types import Prediction
 
 INDUCTOR: dict[str, Any] = {
@@ -177,7 +177,10 @@ def side_stream(device: torch.device) -> torch.cuda.Stream:
 
 def maybe_compile(work: Callable[Args, Out], *, when: bool) -> Callable[Args, Out]:
     """Return `work`, compiled for every shape it meets if `when` says so; it must be a module's function."""
-    return _compiled(work) if when else work
+    if not when:
+        return work
+    allow_shapes()
+    return _compiled(work)
 
 
 @cache

@@ -31,6 +31,7 @@ WARMUPS = 3  # runs before a capture, in which libraries choose kernels and allo
 # the wait for the host is negligible beside the forward
 HEAD_LAYERS = {512: 2, 4096: 1}
 MIN_KEYS = 512  # columns that a forward with an AppendCache sees; more of them in powers of two
+MAX_SHAPES = 256  # compiled variants of a layer and of a decision
 MAX_FIXED = 64  # inputs kept for the next forward of the same columns; the rotations of 4,096 take 2 MB
 Fixed = TypeVar("Fixed", Tensor, Rope)
 
@@ -109,6 +110,7 @@ class GraphRunner:
         self, tokens: Tensor, attend: Tensor | None, columns: slice, cache: Cache | None
     ) -> Callable[[], Sum]:
         """Run the first layers; the function returned runs the others."""
+        allow_shapes()
         rows, n = tokens.shape
         width = -(-n // self.bucket) * self.bucket
         store = None if cache is None else self._store(cache, rows, n, width, columns)
@@ -187,6 +189,12 @@ class GraphRunner:
             self.captured[key] = CapturedForward(self.model, key, store, inputs, self.pool)
         self.captured.move_to_end(key)
         return self.captured[key]
+
+    def clear(self) -> None:
+        """Give all graphs back, and their memory; each is captured again when it is needed."""
+        while self.captured:
+            self._evict(keep=None)
+        self.fixed.clear()
 
     def _evict(self, keep: StaticKV | None) -> None:
         """Drop the graph that was used longest ago, and its KV store if it is neither used nor to be kept."""
@@ -269,6 +277,17 @@ class CapturedForward:
         else:
             self._run_rest()
         return self.output.x, self.output.change
+
+
+def allow_shapes() -> None:
+    """Let torch.compile keep many variants of a function; beyond its limit it falls back silently.
+
+    Settings of torch.compile belong to a thread, and a server runs its model in a thread of its own.
+    """
+    from torch._dynamo import config
+
+    if config.cache_size_limit < MAX_SHAPES:
+        config.cache_size_limit = MAX_SHAPES
 
 
 def captures(cache: Cache | None, grid: BlockGrid | None, columns: slice) -> bool:

@@ -1,4 +1,4 @@
-"""The engine: requests join and leave between steps, and those of like length share one forward.
+"""The engine: requests join and leave between steps, and those of like length share a forward.
 
 It has a thread of its own. Requests are admitted in the order of their arrival, as far as the limits allow; a
 row that is done leaves at once. What a request gets does not depend on its neighbours, but for rounding: the
@@ -11,27 +11,32 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from time import perf_counter
 from types import TracebackType
 from typing import TypeVar
 
+from torch import OutOfMemoryError
+
 from unmask.decoding.observe import Outcome
 from unmask.errors import whole
+from unmask.serving.device_memory import DeviceMemory
 from unmask.serving.errors import Closing, DeadlineExceeded, QueueFull, RequestFailed
 from unmask.serving.job import Job, Snapshot
-from unmask.serving.limits import Limits
+from unmask.serving.limits import MIB, Limits
 from unmask.serving.look import look
 from unmask.serving.monitor import Monitor, NoMonitor, Tick
 from unmask.serving.request import Request, RunningRequest, infill_request, text_request
 from unmask.serving.scheduler import (
     Decided,
+    Flight,
     decide,
     decide_groups,
     forward_groups,
-    read_outcomes,
     run_forward,
+    start_reading,
 )
 from unmask.text.config import GenerationConfig
 from unmask.text.generate import DEFAULT_CONFIG, DEFAULT_SAMPLER
@@ -42,6 +47,7 @@ log = logging.getLogger(__name__)
 DEFAULT_LIMITS = Limits()
 SMOOTHING = 0.1  # weight of the newest request in the mean time that a request takes
 LONGEST_RETRY = 60  # seconds
+OVERLAP_COLUMNS = 4096  # of all rows, from which on halves of a batch are as fast per column as the whole
 Result = TypeVar("Result")
 
 
@@ -55,12 +61,18 @@ class Engine:
         monitor: Monitor | None = None,
         *,
         exact: bool = False,
+        overlap: bool | None = None,
     ) -> None:
+        """Make an engine. `overlap`: let large batches run as two halves, by default on a GPU."""
         self.model = model
         self.limits = limits
         self.exact = exact
         self.monitor: Monitor = NoMonitor() if monitor is None else monitor
         self._device = device_of(model)
+        self._overlap = self._device.type == "cuda" if overlap is None else overlap
+        self._flight: Flight | None = None  # the half that the device works on
+        limit = limits.max_memory_mb
+        self._memory = DeviceMemory(model, self._device, None if limit is None else limit * MIB)
         self._waiting: deque[Job] = deque()
         self._running: list[RunningRequest] = []
         self._lock = threading.Condition()  # of _waiting and of the two flags
@@ -149,6 +161,7 @@ class Engine:
     def _enqueue(self, request: Request, deadline: float | None, candidates: int) -> Job:
         whole("candidates", candidates, 0)
         job = Job(request, self.limits.time_left(deadline), candidates)
+        self._memory.check(job)
         with self._lock:
             self._check_open()
             self._waiting.append(job)
@@ -179,6 +192,7 @@ class Engine:
                 self._step()
             except Exception as error:
                 log.exception("a step failed")
+                self._flight = None
                 self._fail([request.job for request in self._running], error)
             self._running = [request for request in self._running if not self._settle(request)]
         for job in (*(request.job for request in self._running), *self._waiting):
@@ -193,15 +207,21 @@ class Engine:
             if self._stopped or not (self._waiting or self._running):
                 return False
             self._waiting = deque(job for job in self._waiting if not self._is_finished(job))
-            while self._waiting and self._has_room(self._waiting[0].request):
+            if self._waiting and not self._running:
+                self._memory.measure()
+            while self._waiting and self._has_room(self._waiting[0]):
                 self._start(self._waiting.popleft())
             return True
 
-    def _has_room(self, request: Request) -> bool:
-        requests = [request, *(each.request for each in self._running)]
+    def _has_room(self, job: Job) -> bool:
+        jobs = [job, *(each.job for each in self._running)]
+        requests = [each.request for each in jobs]
         rows = sum(each.num_rows for each in requests)
+        tokens = sum(each.num_rows * each.length for each in requests)
         state = sum(each.state_bytes for each in requests)
-        return self.limits.fits(rows, max(each.length for each in requests), state)
+        if not self.limits.fits(rows, tokens, state):
+            return False
+        return not self._running or self._memory.fits(jobs)  # one that fitted when it came is let in alone
 
     def _start(self, job: Job) -> None:
         job.admitted = perf_counter()
@@ -250,34 +270,69 @@ class Engine:
                 self.monitor.left(job, "failed")
 
     def _step(self) -> None:
-        """Take one reverse step of every request: predict, decide, commit."""
+        """Take one reverse step of every request: predict, decide, commit.
+
+        A large batch has two halves. While the host commits the step of one, the device runs the other.
+        """
         began = perf_counter()
-        fresh = [request for request in self._running if request.is_fresh]
+        landing = self._flight
+        if landing is None and self._is_large():
+            landing = self._launch(self._running[::2])
+        flying = set() if landing is None else {id(request) for request in landing.requests}
+        rest = [request for request in self._running if id(request) not in flying]
+        launched = self._launch(rest) if rest else None
+        self._flight = None if landing is None else launched
+        self._land(began, landing or launched)
+
+    def _is_large(self) -> bool:
+        """Whether half of the running requests keep the device busy.
+
+        Halves with a cache would take turns in the place that a compiled model has for keys and values.
+        """
+        if not self._overlap or any(request.cache is not None for request in self._running):
+            return False
+        columns = sum(request.request.num_rows * request.length for request in self._running)
+        return len(self._running) > 1 and columns >= OVERLAP_COLUMNS
+
+    def _launch(self, requests: Sequence[RunningRequest]) -> Flight:
+        """Queue the forwards and decisions of some requests on the device."""
+        fresh = [request for request in requests if request.is_fresh]
         groups = forward_groups(self.model, fresh, alone=self.exact)
         evaluations = sum(len(self._isolate("a forward failed", self._predict, group)) for group in groups)
-        for request in self._running:
+        for request in requests:
             request.count_step()
-        live = [request for request in self._running if not request.job.future.done()]
+        live = [request for request in requests if not request.job.future.done()]
         decided = [
             part
             for group in decide_groups(live)
             for part in self._isolate("a sampler failed", self._decide, group)
         ]
-        outcomes = read_outcomes(decided) if decided else []
-        steps = [step for part in zip(decided, outcomes, strict=True) for step in self._commit(*part)]
+        return Flight(requests, decided, start_reading(decided), len(live), evaluations, len(fresh))
+
+    def _land(self, began: float, flight: Flight | None) -> None:
+        """Wait for the decisions of some requests, and commit them."""
+        if flight is None:
+            return
+        parts = zip(flight.decided, flight.read(), strict=True)
+        steps = [step for part in parts for step in self._commit(*part)]
         self.monitor.stepped(
             Tick(
-                rows=len(live),
+                rows=flight.rows,
                 waiting=len(self._waiting),
                 seconds=perf_counter() - began,
-                evaluations=evaluations,
-                forwards=len(fresh),
+                evaluations=flight.evaluations,
+                forwards=flight.forwards,
                 **committed(steps),
             )
         )
 
     def _predict(self, requests: Sequence[RunningRequest]) -> None:
-        run_forward(self.model, requests, self._device)
+        forward = partial(run_forward, self.model, requests, self._device, alone=self.exact)
+        with suppress(OutOfMemoryError):
+            return forward()
+        log.warning("the device is out of memory; captured forwards are dropped")
+        self._memory.reclaim()
+        return forward()
 
     def _decide(self, requests: Sequence[RunningRequest]) -> Decided:
         return decide(self.model, requests, self._device, alone=self.exact)

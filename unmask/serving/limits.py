@@ -23,12 +23,14 @@ class Limits:
 
     Attributes:
         max_rows: Rows decoded together; a guided request needs two.
-        max_batch_tokens: Number of rows times the longest row.
+        max_batch_tokens: Tokens of all rows together.
         max_queue: Waiting requests.
         max_prompt_tokens: Tokens of a prompt.
         max_new_tokens: Tokens that a request may decode.
         max_steps: Steps that a request may take.
         max_state_mb: MiB that the samplers of all running requests may keep between steps.
+        max_memory_mb: MiB of the device that all running requests may take. None: on a GPU, nine tenths of
+            the memory that is free when nothing runs; elsewhere no limit.
         deadline: Seconds from arrival to answer; a request may ask for less. None: no limit.
     """
 
@@ -39,6 +41,7 @@ class Limits:
     max_new_tokens: int = 1024
     max_steps: int = 1024
     max_state_mb: int = 8192
+    max_memory_mb: int | None = None
     deadline: float | None = 600.0
 
     def __post_init__(self) -> None:
@@ -46,6 +49,8 @@ class Limits:
             whole(name, getattr(self, name), 1)
         whole("max_queue", self.max_queue, 0)
         whole("max_state_mb", self.max_state_mb, 1)
+        if self.max_memory_mb is not None:
+            whole("max_memory_mb", self.max_memory_mb, 1)
         if self.deadline is not None:
             positive("deadline", self.deadline)
 
@@ -95,11 +100,11 @@ class Limits:
             remedy = "ask for fewer tokens, shorter blocks or a shorter history"
             raise FieldError("sampler", type(sampler).__name__, problem, remedy)
 
-    def fits(self, lanes: int, longest: int, state: int) -> bool:
-        """Return whether this many rows of this length, with bytes of state, can be decoded together."""
+    def fits(self, rows: int, tokens: int, state: int) -> bool:
+        """Return whether rows with this many tokens and bytes of state can be decoded together."""
         if state > self.max_state_mb * MIB:
             return False
-        return lanes <= self.max_rows and lanes * longest <= self.max_batch_tokens
+        return rows <= self.max_rows and tokens <= self.max_batch_tokens
 
     def time_left(self, deadline: float | None) -> float | None:
         """Return the shorter of the request's and the server's deadline, or None if there is none."""

@@ -46,6 +46,7 @@ class Request:
     prompt_tokens: int
     eos_ids: tuple[int, ...]  # end the text
     state_bytes: int = 0  # that its sampler keeps between steps
+    widest: int = 0  # columns of its widest window
 
     @property
     def length(self) -> int:
@@ -108,12 +109,14 @@ def _checked(
     run = source.run
     _check_servable(run.sampler)
     on_cpu = replace(run, canvas=run.canvas.to("cpu"), bans=run.bans.to("cpu"))
+    widest = _widest(run)
     request = Request(
         source=source,
         run=on_cpu,
         prompt_tokens=prompt_tokens,
         eos_ids=eos_ids,
-        state_bytes=state_bytes(run.sampler.needs, run.model.info, _widest(run)),
+        state_bytes=state_bytes(run.sampler.needs, run.model.info, widest),
+        widest=widest,
     )
     limits.check_size(prompt_tokens, request.length, request.num_rows)
     limits.check_state(run.sampler, request.state_bytes)

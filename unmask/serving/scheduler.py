@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from itertools import count
+from itertools import count, islice
 from typing import NamedTuple
 
 import torch
@@ -18,9 +18,10 @@ from unmask.decoding.executor import executor_for, run_model
 from unmask.decoding.guidance import Guided
 from unmask.decoding.observe import Outcome
 from unmask.decoding.rows import History, Written
-from unmask.decoding.transfer import to_device
+from unmask.decoding.transfer import to_device, to_host
 from unmask.decoding.turns import Todo, Turn
 from unmask.serving.request import CachePlace, RunningRequest
+from unmask.serving.shapes import round_length, split_rows
 from unmask.types import Cache, Decision, MaskedLM, Prediction
 
 MIN_LENGTH = 0.75  # of the longest row of a forward, to which all are padded
@@ -32,36 +33,66 @@ def forward_groups(
     """Group requests that are worth one forward.
 
     Rows are of like length, as all are padded to the longest. Rows with a cache are of equal length and run
-    the same columns. Guided rows, which run twice, share a forward with each other.
+    the same columns. Guided rows, which run twice, share a forward with each other. Every request is in a
+    group, so none waits for another.
     """
     if alone:
         return [[request] for request in requests]
-    groups: list[list[RunningRequest]] = []
     kinds: dict[object, list[RunningRequest]] = {}
     for request in requests:
         kinds.setdefault(_kind(model, request), []).append(request)
+    groups: list[list[RunningRequest]] = []
     for kind in kinds.values():
-        longest = 0
-        for request in sorted(kind, key=lambda request: request.length, reverse=True):
-            if longest and request.length >= MIN_LENGTH * longest:
-                groups[-1].append(request)
-            else:
-                longest = request.length
-                groups.append([request])
+        length = _compiled_length(model, kind[0])
+        if length is None:
+            groups += _of_like_length(kind)
+        else:
+            rows = iter(kind)
+            sizes = split_rows(len(kind), length * kind[0].request.num_rows)
+            groups += [list(islice(rows, size)) for size in sizes]
     return groups
+
+
+def _of_like_length(requests: Sequence[RunningRequest]) -> list[list[RunningRequest]]:
+    groups: list[list[RunningRequest]] = []
+    longest = 0
+    for request in sorted(requests, key=lambda request: request.length, reverse=True):
+        if longest and request.length >= MIN_LENGTH * longest:
+            groups[-1].append(request)
+        else:
+            longest = request.length
+            groups.append([request])
+    return groups
+
+
+def _compiled_length(model: MaskedLM, request: RunningRequest) -> int | None:
+    """Return the length that a row is padded to, so that a compiled model meets few; None: its own.
+
+    Rows with a cache, and those of models with blocks, keep theirs: their columns must not move.
+    """
+    runner = getattr(model, "runner", None)
+    if runner is None or request.cache is not None or model.info.grid is not None:
+        return None
+    return round_length(request.length, runner.bucket)
 
 
 def _kind(model: MaskedLM, request: RunningRequest) -> object:
     """Return a key: only requests with equal keys can share a forward."""
     guided, cache = request.run.guidance > 0, request.cache
     if cache is None:
-        return guided
+        return guided, _compiled_length(model, request)
     predicting: Callable[[slice], slice] = getattr(model, "predicting", lambda window: window)
     need, length = predicting(request.turn.window), request.request.length
     columns = cache.columns(need, length)
     if isinstance(cache, AppendCache):  # rows end with their block, so that all end in the same column
         return guided, columns.stop - columns.start, columns.stop - need.start, columns.stop - need.stop
     return guided, length, columns.start, columns.stop, need.start, need.stop, cache.state
+
+
+def padded_length(model: MaskedLM, group: Sequence[RunningRequest], *, alone: bool) -> int:
+    """Return the columns to which all rows of a forward are padded."""
+    fixed = None if alone else _compiled_length(model, group[0])
+    return fixed or max(row.length for row in group)
 
 
 def decide_groups(requests: Iterable[RunningRequest]) -> list[list[RunningRequest]]:
@@ -81,10 +112,12 @@ def padded(requests: Sequence[RunningRequest], model: MaskedLM) -> list[RunningR
 
 
 @torch.no_grad()
-def run_forward(model: MaskedLM, requests: Sequence[RunningRequest], device: torch.device) -> None:
+def run_forward(
+    model: MaskedLM, requests: Sequence[RunningRequest], device: torch.device, *, alone: bool
+) -> None:
     """Run the model once on all requests; each takes the output of its window."""
     rows = padded(requests, model)
-    canvas, shifts = _join_canvases(rows, model.info.pad_id, device)
+    canvas, shifts = _join_canvases(rows, padded_length(model, rows, alone=alone), model.info.pad_id, device)
     windows = [
         slice(row.turn.window.start + shift, row.turn.window.stop + shift)
         for row, shift in zip(rows, shifts, strict=True)
@@ -104,11 +137,10 @@ def run_forward(model: MaskedLM, requests: Sequence[RunningRequest], device: tor
 
 
 def _join_canvases(
-    rows: Sequence[RunningRequest], pad_id: int, device: torch.device
+    rows: Sequence[RunningRequest], length: int, pad_id: int, device: torch.device
 ) -> tuple[Canvas, list[int]]:
-    """Pad the rows on the left, so that all end in the same column; also returns the columns added."""
+    """Pad the rows on the left to a length; also returns the columns added."""
     first = rows[0].rows.canvas
-    length = max(row.length for row in rows)
     shifts = [length - row.length for row in rows]
     joined, attend = torch.full((len(rows), length), pad_id), torch.zeros(len(rows), length, dtype=torch.bool)
     for i, (row, shift) in enumerate(zip(rows, shifts, strict=True)):
@@ -116,7 +148,8 @@ def _join_canvases(
         joined[i, shift:] = canvas.tokens[0, : row.length]
         attend[i, shift:] = True if canvas.attend is None else canvas.attend[0, : row.length]
     padded = any(shifts) or any(row.rows.canvas.attend is not None for row in rows)
-    return Canvas(joined, attend if padded else None, first.start, first.mask_id).to(device), shifts
+    tokens, real = to_device(joined, device), to_device(attend, device) if padded else None
+    return Canvas(tokens, real, first.start, first.mask_id), shifts
 
 
 def _join_caches(requests: Sequence[RunningRequest], rows: Sequence[RunningRequest]) -> Cache | None:
@@ -151,6 +184,17 @@ class Decided(NamedTuple):
     logits: Tensor | None  # [rows, W, V], if anybody watches
 
 
+class Flight(NamedTuple):
+    """Requests whose next step is queued on the device."""
+
+    requests: Sequence[RunningRequest]
+    decided: Sequence[Decided]
+    read: Callable[[], list[list[Outcome]]]  # waits for the decisions
+    rows: int
+    evaluations: int
+    forwards: int
+
+
 @torch.no_grad()
 def decide(
     model: MaskedLM, requests: Sequence[RunningRequest], device: torch.device, *, alone: bool
@@ -169,7 +213,10 @@ def decide(
         blockwise=run.plan.blockwise,
         noise=lambda running, width: _draw(rows, next(calls), device),
     )
-    bans = Bans.join([row.bans for row in rows]).to(device)
+    bans = Bans.join([row.bans for row in rows])
+    if bans.closed is not None:  # without a wait for the forwards
+        bans = replace(bans, closed=to_device(bans.closed, device))
+    bans = bans.to(device)
     output = torch.stack([row.output for row in rows if row.output is not None])
     size = 1 if alone else len(rows)
     parts = [slice(first, first + size) for first in range(0, len(rows), size)]
@@ -222,17 +269,23 @@ def _pack(outcome: Outcome) -> Tensor:
     return torch.cat([part.long() for part in (*parts, flags) if part is not None], dim=-1)
 
 
-def read_outcomes(decided: Sequence[Decided]) -> list[list[Outcome]]:
-    """Bring all decisions to the host in one read, and take them apart: an Outcome per request."""
-    flat = torch.cat([each.packed.flatten() for each in decided]).cpu()
-    parts = torch.split(flat, [each.packed.numel() for each in decided])
-    return [
-        [
-            _outcome(each.decision, row, number)
-            for number, row in enumerate(part.view(each.packed.shape)[: len(each.requests)])
+def start_reading(decided: Sequence[Decided]) -> Callable[[], list[list[Outcome]]]:
+    """Start to copy all decisions to the host. The function returned waits and gives each request its own."""
+    if not decided:
+        return list
+    arrived = to_host(torch.cat([each.packed.flatten() for each in decided]))
+
+    def read() -> list[list[Outcome]]:
+        parts = torch.split(arrived(), [each.packed.numel() for each in decided])
+        return [
+            [
+                _outcome(each.decision, row, number)
+                for number, row in enumerate(part.view(each.packed.shape)[: len(each.requests)])
+            ]
+            for each, part in zip(decided, parts, strict=True)
         ]
-        for each, part in zip(decided, parts, strict=True)
-    ]
+
+    return read
 
 
 def _outcome(decision: Decision, packed: Tensor, row: int) -> Outcome:

@@ -1,0 +1,252 @@
+"""Loads on the serving engine: a closed loop, Poisson arrivals, a burst. And the gaps of its forwards."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import pairwise
+from statistics import median, quantiles
+from typing import Any
+
+import torch
+
+import unmask
+from benchmarks.server import TickLog
+from unmask.bench.internals import mark_forwards
+from unmask.bench.timing import Spans
+from unmask.models.trunk import Trunk
+from unmask.serving import Engine, Job, Limits, engine
+from unmask.serving.monitor import Tick
+from unmask.serving.scheduler import start_reading
+
+Prompt = list[int]
+BASE = unmask.make_sampler("base")
+
+
+class Clock(TickLog):
+    """Keeps every step of an engine, and when it ended."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ends: list[float] = []
+
+    def stepped(self, tick: Tick) -> None:
+        super().stepped(tick)
+        self.ends.append(time.perf_counter())
+
+
+@dataclass
+class Asked:
+    """One request, and when it was sent, had its first final text and was answered."""
+
+    job: Job
+    sent: float
+    first: float = 0.0
+    answered: float = 0.0
+    steps: list[float] = field(default_factory=list)  # when each of them was over
+
+    @classmethod
+    def submit(cls, to: Engine, prompt: Prompt, config: unmask.GenerationConfig) -> Asked:
+        """Submit a prompt and watch its canvas, as a stream does."""
+        sent = time.perf_counter()
+        asked = cls(to.submit(prompt, BASE, config), sent)
+        column, mask = asked.job.request.run.canvas.start, to.model.info.mask_id
+
+        def look() -> None:
+            now = time.perf_counter()
+            for snapshot in asked.job.drain_snapshots():
+                asked.steps.append(now)
+                if not asked.first and int(snapshot.tokens[column]) != mask:
+                    asked.first = now
+            if asked.job.future.done():
+                asked.answered = now
+
+        asked.job.listen(look)
+        return asked
+
+
+def latencies(asked: Sequence[Asked]) -> dict[str, float]:
+    """Return percentiles of the time to the first final text and to the answer."""
+    total = [one.answered - one.sent for one in asked]
+    first = [(one.first or one.answered) - one.sent for one in asked]
+    return {
+        "requests": len(asked),
+        "first_text_p50_s": percentile(first, 50),
+        "first_text_p95_s": percentile(first, 95),
+        "answer_p50_s": percentile(total, 50),
+        "answer_p95_s": percentile(total, 95),
+    }
+
+
+def percentile(values: Sequence[float], percent: int) -> float:
+    """Return a percentile; of one value, this value."""
+    return values[0] if len(values) == 1 else quantiles(values, n=100, method="inclusive")[percent - 1]
+
+
+@contextmanager
+def running(model: Trunk, limits: Limits) -> Iterator[tuple[Engine, Clock]]:
+    """Run an engine as `unmask serve --batched` does, and end it at once."""
+    clock = Clock()
+    server = Engine(model, limits, clock)
+    server.start()
+    try:
+        yield server, clock
+    finally:
+        server.close(now=True)
+
+
+@dataclass
+class Clients:
+    """Clients that send one request after another until they are told to stop."""
+
+    server: Engine
+    prompts: Iterator[Prompt]
+    config: unmask.GenerationConfig
+    count: int
+    answers: list[Asked] = field(default_factory=list)
+    errors: list[Exception] = field(default_factory=list)
+    _stop: threading.Event = field(default_factory=threading.Event)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def start(self) -> None:
+        """Let every client send its first request, which takes any number of steps so that they spread."""
+        dice, steps = random.Random(0), self.config.steps or 1
+        self._threads = [
+            threading.Thread(target=self._ask, args=(dice.randint(1, steps),), daemon=True)
+            for _ in range(self.count)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def _ask(self, first_steps: int) -> None:
+        first = unmask.GenerationConfig(
+            max_new_tokens=self.config.max_new_tokens,
+            steps=first_steps,
+            block_length=None,
+            stop_at_eos=False,
+        )
+        try:
+            self._send(first)
+            while not self._stop.is_set():
+                asked = self._send(self.config)
+                self.answers.append(asked)
+        except Exception as error:
+            if not self._stop.is_set():
+                self.errors.append(error)
+
+    def _send(self, config: unmask.GenerationConfig) -> Asked:
+        with self._lock:
+            prompt = next(self.prompts)
+        asked = Asked.submit(self.server, prompt, config)
+        asked.job.result()
+        return asked
+
+    def wait(self, answers: int) -> None:
+        """Wait for so many answers of all clients; raise if one failed."""
+        while len(self.answers) < answers:
+            if self.errors:
+                raise self.errors[0]
+            time.sleep(0.002)
+
+    def stop(self) -> None:
+        """Send no more; the engine's end answers those that wait."""
+        self._stop.set()
+
+
+def closed_loop(
+    model: Trunk,
+    limits: Limits,
+    prompts: Iterator[Prompt],
+    config: unmask.GenerationConfig,
+    *,
+    clients: int,
+    rounds: int,
+) -> dict[str, Any]:
+    """Keep so many clients busy; count the steps of `rounds` requests each, once all are on their way."""
+    steps = config.steps or 1
+    with running(model, limits) as (server, clock):
+        crowd = Clients(server, prompts, config, clients)
+        crowd.start()
+        crowd.wait(clients)
+        begin = len(clock.ends)
+        crowd.wait(clients * (1 + rounds))
+        end = len(clock.ends)
+        crowd.stop()
+    ends, ticks = clock.ends[begin:end], clock.ticks[begin + 1 : end]
+    took = [(right - left) * 1e3 for asked in crowd.answers for left, right in pairwise(asked.steps)]
+    per_second = sum(tick.rows for tick in ticks) / steps / (ends[-1] - ends[0])
+    return {
+        "clients": clients,
+        "requests_per_second": per_second,
+        "tokens_per_second": per_second * (config.max_new_tokens or 0),
+        "rows_per_tick": sum(tick.rows for tick in ticks) / len(ticks),
+        "forwards_per_tick": sum(tick.evaluations for tick in ticks) / len(ticks),
+        "step_p50_ms": median(took),
+        "step_p95_ms": percentile(took, 95),
+        "step_p95_over_p50": percentile(took, 95) / median(took),
+        **latencies(crowd.answers),
+    }
+
+
+def open_loop(
+    model: Trunk,
+    limits: Limits,
+    prompts: Iterator[Prompt],
+    config: unmask.GenerationConfig,
+    waits: Sequence[float],
+) -> dict[str, Any]:
+    """Send a request after each of these seconds, whatever is answered by then."""
+    with running(model, limits) as (server, clock):
+        began = at = time.perf_counter()
+        asked = []
+        for wait in waits:
+            at += wait
+            time.sleep(max(0.0, at - time.perf_counter()))
+            asked.append(Asked.submit(server, next(prompts), config))
+        for one in asked:
+            one.job.result()
+        took = time.perf_counter() - began
+    rows = [tick.rows for tick in clock.ticks]
+    return {
+        "requests_per_second": len(asked) / took,
+        "mean_rows": sum(rows) / len(rows),
+        **latencies(asked),
+    }
+
+
+def poisson(rate: float, count: int) -> list[float]:
+    """Draw the waits between the arrivals of a Poisson process."""
+    dice = random.Random(0)
+    return [dice.expovariate(rate) for _ in range(count)]
+
+
+def gaps(model: Trunk, wave: Callable[[], object], device: torch.device) -> dict[str, Any]:
+    """Return the milliseconds without a forward or a decision on the device, while `wave` runs.
+
+    On a GPU the marks are CUDA events: a gap is the time from the end of the last queued work to the start
+    of the next forward. The first and the last steps, in which rows join and leave, do not count.
+    """
+    reads = Spans(device)
+    engine.start_reading = reads.around(start_reading)  # type: ignore[attr-defined]  # begins after a decision
+    try:
+        marks = mark_forwards(model, wave, device)
+    finally:
+        engine.start_reading = start_reading  # type: ignore[attr-defined]
+    decided = [begin for begin, _ in reads.marks]
+    origin = marks.opening.marks[0][0]
+    at = [marks.opening.between(origin, mark) for mark in decided]
+    starts = [marks.opening.between(origin, begin) for begin, _ in marks.opening.marks]
+    waits = [min((start - end for start in starts if start >= end), default=None) for end in at]
+    inner = [wait for wait in waits[1:-2] if wait is not None]
+    if not inner:
+        raise RuntimeError("too few steps to see a gap; use at least 5")
+    return {
+        "gap_p50_ms": median(inner),
+        "gap_p95_ms": percentile(inner, 95),
+        "gap_max_ms": max(inner),
+        "gaps_over_0.3_ms": sum(wait > 0.3 for wait in inner) / len(inner),
+    }

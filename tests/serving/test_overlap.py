@@ -1,0 +1,58 @@
+"""Two halves of a batch take turns, and every request gets what it gets alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.serving.test_engine import ONE_BY_ONE, TextToy
+from tests.toy import Toy
+from unmask import SAMPLERS, GenerationConfig, generate
+from unmask.serving import Engine, Limits, RequestFailed, engine
+from unmask.types import Decision, Observation
+
+
+@pytest.fixture(autouse=True)
+def small_batches_overlap(monkeypatch: Any) -> None:
+    monkeypatch.setattr(engine, "OVERLAP_COLUMNS", 8)
+
+
+@pytest.mark.parametrize("name", ["less", "klass"])
+def test_halves_of_a_batch_give_the_texts_of_runs_alone(name: str) -> None:
+    toy = Toy(eos_ids=())
+    model, rows = TextToy(toy), 6
+    configs = [GenerationConfig(max_new_tokens=4 + 3 * (n % 4), temperature=0.5, seed=n) for n in range(11)]
+    prompts = [[2 + n % 5] * (1 + n % 3) for n in range(11)]
+    server = Engine(model, Limits(max_rows=rows), overlap=True)
+    jobs = [server.submit(*ask) for ask in zip(prompts, [SAMPLERS[name]] * 11, configs, strict=True)]
+    with server:
+        together = [job.result(20) for job in jobs]
+    assert max(toy.calls) <= rows // 2 + 2  # those that join go with the half that starts next
+    asks = zip(prompts, configs, strict=True)
+    assert together == [generate(model, [prompt], SAMPLERS[name], config)[0] for prompt, config in asks]
+
+
+class Fails(type(ONE_BY_ONE)):  # type: ignore[misc]
+    """Raises in its third step."""
+
+    def decide(self, obs: Observation) -> Decision:
+        if int(obs.step.max()) >= 3:
+            raise ValueError("no more")
+        return super().decide(obs)
+
+
+def test_a_failure_and_a_cancellation_in_one_half_leave_the_others_alone() -> None:
+    model, config = TextToy(Toy(eos_ids=())), GenerationConfig(max_new_tokens=12)
+    server = Engine(model, overlap=True)
+    jobs = [
+        server.submit([2 + n], Fails(min_confidence=1) if n == 3 else ONE_BY_ONE, config) for n in range(7)
+    ]
+    jobs[1].listen(jobs[1].cancel)
+    with server:
+        with pytest.raises(RequestFailed):
+            jobs[3].result(20)
+        for n in (0, 2, 4, 5, 6):
+            assert jobs[n].result(20) == generate(model, [[2 + n]], ONE_BY_ONE, config)[0]
+    assert jobs[1].future.cancelled()
+    assert server.running == 0

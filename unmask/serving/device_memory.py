@@ -1,0 +1,119 @@
+"""How much memory of the device running requests take.
+
+The estimate is meant to be too high: a request that waits costs less than a forward that fails. An H200 with
+LLaDA-8B's shape took 0.4, 1.6 and 7.7 GB above the weights for forwards of 384, 3,072 and 12,288 columns.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from unmask.decoding.executor import MAX_LOGITS
+from unmask.errors import FieldError
+from unmask.serving.job import Job
+from unmask.serving.limits import MIB
+from unmask.serving.request import Request
+from unmask.serving.shapes import MAX_COLUMNS
+from unmask.types import MaskedLM
+
+USABLE = 0.9  # of the free memory; the rest is lost between blocks of it
+PLAIN_COPIES = 2  # of the tensors of a layer, at its peak
+COMPILED_COPIES = 4  # the runs before a capture have their own, and so have the outputs of a graph
+LOGIT_BYTES = 6  # of a number that is summarized: as the model gives it, and in float32
+
+
+@dataclass(slots=True)
+class DeviceMemory:
+    """The memory of a device that running requests share; without `total`, all of them fit."""
+
+    model: MaskedLM
+    device: torch.device
+    limit: int | None  # bytes; None: measure
+    total: int | None = None
+
+    def __post_init__(self) -> None:
+        self.measure()
+
+    def measure(self) -> None:
+        """Look how much is free. Call it when nothing runs."""
+        self.total = self.limit
+        if self.limit is None and self.device.type == "cuda":
+            free = torch.cuda.mem_get_info(self.device)[0]
+            unused = torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
+            self.total = int(USABLE * (free + unused))
+
+    def reclaim(self) -> None:
+        """Give back captured graphs, and freed memory that torch keeps."""
+        if self._is_compiled():
+            runner: Any = getattr(self.model, "runner", None)
+            runner.clear()
+        gc.collect()  # an error may hold the tensors of its frames
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+
+    def fits(self, jobs: Sequence[Job]) -> bool:
+        """Return whether all these can run together."""
+        return self.total is None or self.needed(jobs) <= self.total
+
+    def check(self, job: Job) -> None:
+        """Raise if a request does not fit even alone."""
+        if self.fits([job]):
+            return
+        needed, total = (number // MIB for number in (self.needed([job]), self.total or 0))
+        problem = f"needs about {needed} MiB of the device's memory, and this server has {total}"
+        remedy = "shorten the prompt or ask for fewer tokens"
+        if job.request.run.cache is not None:
+            remedy += ", or leave the cache out"
+        raise FieldError("prompts", f"{job.request.length} tokens", problem, remedy)
+
+    def needed(self, jobs: Sequence[Job]) -> int:
+        """Return the most bytes that these take together: all that they keep, a forward and its logits."""
+        shape: Any = getattr(self.model, "shape", None)
+        requests = [job.request for job in jobs]
+        kept = sum(request.state_bytes for request in requests)
+        if shape is None:  # a model of the user's own
+            return kept
+        size = self._number_bytes()
+        window = sum(request.widest * request.num_rows for request in requests)
+        kept += window * shape.size * size + sum(self._cache_bytes(request) for request in requests)
+        forward = self._columns(requests) * self._column_bytes()
+        logits = window * shape.vocab_size
+        if not any(job.candidates for job in jobs):  # else all of them are kept to look at
+            logits = min(logits, max(MAX_LOGITS, max(each.widest for each in requests) * shape.vocab_size))
+        return int(kept + forward + logits * LOGIT_BYTES)
+
+    def _number_bytes(self) -> int:
+        norm: Any = getattr(self.model, "norm", None)
+        return 4 if norm is None else int(norm.weight.element_size())
+
+    def _is_compiled(self) -> bool:
+        return getattr(self.model, "runner", None) is not None
+
+    def _columns(self, requests: Sequence[Request]) -> int:
+        """Return the columns of the largest forward."""
+        lengths = [request.length * request.num_rows for request in requests]
+        if not self._is_compiled():
+            return sum(lengths)
+        return max(max(lengths), min(sum(lengths), MAX_COLUMNS))
+
+    def _column_bytes(self) -> int:
+        """Return the bytes that one column of a forward takes in a layer."""
+        shape: Any = getattr(self.model, "shape", None)
+        heads = (shape.heads + 2 * shape.key_heads) * shape.head_size
+        mlp = shape.mlp_width(active=True) // shape.layers
+        numbers = 4 * shape.size + 2 * heads + 3 * mlp
+        copies = COMPILED_COPIES if self._is_compiled() else PLAIN_COPIES
+        return int(numbers * self._number_bytes() * copies)
+
+    def _cache_bytes(self, request: Request) -> int:
+        """Return the bytes of a request's keys and values; a compiled model has a second copy of them."""
+        if request.run.cache is None:
+            return 0
+        shape: Any = getattr(self.model, "shape", None)
+        column = 2 * shape.layers * shape.key_heads * shape.head_size * self._number_bytes()
+        return int(column * request.length * request.num_rows * (2 if self._is_compiled() else 1))
