@@ -31,7 +31,7 @@ from unmask.serving.monitor import Monitor, NoMonitor, Tick
 from unmask.serving.request import Request, RunningRequest, infill_request, text_request
 from unmask.serving.scheduler import (
     Decided,
-    Flight,
+    PendingStep,
     decide,
     decide_groups,
     forward_groups,
@@ -70,7 +70,7 @@ class Engine:
         self.monitor: Monitor = NoMonitor() if monitor is None else monitor
         self._device = device_of(model)
         self._overlap = self._device.type == "cuda" if overlap is None else overlap
-        self._flight: Flight | None = None  # the half that the device works on
+        self._pending: PendingStep | None = None  # the half that the device works on
         limit = limits.max_memory_mb
         self._memory = DeviceMemory(model, self._device, None if limit is None else limit * MIB)
         self._waiting: deque[Job] = deque()
@@ -192,7 +192,7 @@ class Engine:
                 self._step()
             except Exception as error:
                 log.exception("a step failed")
-                self._flight = None
+                self._pending = None
                 self._fail([request.job for request in self._running], error)
             self._running = [request for request in self._running if not self._settle(request)]
         for job in (*(request.job for request in self._running), *self._waiting):
@@ -275,14 +275,14 @@ class Engine:
         A large batch has two halves. While the host commits the step of one, the device runs the other.
         """
         began = perf_counter()
-        landing = self._flight
-        if landing is None and self._is_large():
-            landing = self._launch(self._running[::2])
-        flying = set() if landing is None else {id(request) for request in landing.requests}
-        rest = [request for request in self._running if id(request) not in flying]
-        launched = self._launch(rest) if rest else None
-        self._flight = None if landing is None else launched
-        self._land(began, landing or launched)
+        first = self._pending
+        if first is None and self._is_large():
+            first = self._submit_step(self._running[::2])
+        submitted = set() if first is None else {id(request) for request in first.requests}
+        rest = [request for request in self._running if id(request) not in submitted]
+        second = self._submit_step(rest) if rest else None
+        self._pending = None if first is None else second
+        self._finish_step(began, first or second)
 
     def _is_large(self) -> bool:
         """Whether half of the running requests keep the device busy.
@@ -294,7 +294,7 @@ class Engine:
         columns = sum(request.request.num_rows * request.length for request in self._running)
         return len(self._running) > 1 and columns >= OVERLAP_COLUMNS
 
-    def _launch(self, requests: Sequence[RunningRequest]) -> Flight:
+    def _submit_step(self, requests: Sequence[RunningRequest]) -> PendingStep:
         """Queue the forwards and decisions of some requests on the device."""
         fresh = [request for request in requests if request.is_fresh]
         groups = forward_groups(self.model, fresh, alone=self.exact)
@@ -307,21 +307,21 @@ class Engine:
             for group in decide_groups(live)
             for part in self._isolate("a sampler failed", self._decide, group)
         ]
-        return Flight(requests, decided, start_reading(decided), len(live), evaluations, len(fresh))
+        return PendingStep(requests, decided, start_reading(decided), len(live), evaluations, len(fresh))
 
-    def _land(self, began: float, flight: Flight | None) -> None:
+    def _finish_step(self, began: float, step: PendingStep | None) -> None:
         """Wait for the decisions of some requests, and commit them."""
-        if flight is None:
+        if step is None:
             return
-        parts = zip(flight.decided, flight.read(), strict=True)
-        steps = [step for part in parts for step in self._commit(*part)]
+        parts = zip(step.decided, step.read(), strict=True)
+        steps = [each for part in parts for each in self._commit(*part)]
         self.monitor.stepped(
             Tick(
-                rows=flight.rows,
+                rows=step.rows,
                 waiting=len(self._waiting),
                 seconds=perf_counter() - began,
-                evaluations=flight.evaluations,
-                forwards=flight.forwards,
+                evaluations=step.evaluations,
+                forwards=step.forwards,
                 **committed(steps),
             )
         )

@@ -184,7 +184,7 @@ class Decided(NamedTuple):
     logits: Tensor | None  # [rows, W, V], if anybody watches
 
 
-class Flight(NamedTuple):
+class PendingStep(NamedTuple):
     """Requests whose next step is queued on the device."""
 
     requests: Sequence[RunningRequest]
