@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import _thread
 import json
+import signal
 import threading
 import time
 from dataclasses import replace
@@ -136,6 +137,15 @@ def test_a_folder_without_a_grid_is_refused(tmp_path):
         read_summary(tmp_path)
 
 
+@pytest.fixture
+def interruptible():
+    """Hear interrupts even if the tests run in a background job, whose shell ignores them."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupted_grid_ends_its_trainings_and_would_resume_them(grid_file, tmp_path):
     table = json.loads(grid_file.read_text())
     table["changes"] = {"schedule": {"steps": 100_000}, "run": {"checkpoint_every": 1}}
