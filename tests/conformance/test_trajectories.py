@@ -317,11 +317,10 @@ def tied_winners(run: golden.Run, before: Tensor, step: Step, theirs: Tensor) ->
 def compare(ours: Tensor, theirs: Tensor, name: str, number: int) -> None:
     """Equal within the tolerance where the reference recorded a value; our +inf means "no earlier step"."""
     known = ~theirs.isnan() & ~ours.isinf()
-    rounding = 1 if golden.DEVICE == "cpu" else 2  # the recordings are of a CPU
     torch.testing.assert_close(
         ours[known],
         theirs[known],
-        atol=TOLERANCE[name] * rounding,
+        atol=TOLERANCE[name],
         rtol=RELATIVE.get(name, 0),
         msg=lambda text: f"{name}, step {number + 1}: {text}",
     )

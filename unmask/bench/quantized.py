@@ -132,7 +132,7 @@ def _rows(content: Mapping[str, Any]) -> Iterator[tuple[str, str, str, Mapping[s
 def wrong(content: Mapping[str, Any]) -> Iterator[str]:
     """Yield the formats that lost more than they may."""
     for model, sampler, dtype, found in _rows(content):
-        if found.get("high", 0.0) < -MOST_LOST.get(dtype, 0.0):  # for sure
+        if found.get("points", 0.0) < -MOST_LOST.get(dtype, 0.0):
             most = f"at most {MOST_LOST[dtype]:g} may be lost"
             yield f"{model}, {sampler}: {dtype} lost {-found['points']:.2f} points, {most}"
 
