@@ -41,6 +41,7 @@ def run_quantized(
     dtypes: Sequence[str] = tuple(MOST_LOST),
     samplers: Sequence[str] = tuple(SAMPLERS),
     items: int | None = None,
+    batch_size: int | None = None,
     device: str | None = None,
     small: bool = False,
     minutes: float = 600.0,
@@ -54,7 +55,8 @@ def run_quantized(
     tasks = SMALL_TASKS if small else tuple(f"mini-{role}" for role in methods.ROLES)
     count = 2 if small and items is None else items
     options = {"model": ",".join(models), "dtypes": ",".join(dtypes), "samplers": ",".join(samplers)}
-    options |= {} if items is None else {"items": str(items)}
+    for name, value in {"items": items, "batch-size": batch_size}.items():
+        options |= {} if value is None else {name: str(value)}
     options |= {"device": place.type, "minutes": f"{minutes:g}"}
     content: dict[str, Any] = {
         "command": command_line("unmask bench quantized", options.items(), small=small),
@@ -74,6 +76,7 @@ def run_quantized(
                     limit=None if count is None else count * len(tasks),
                     device=str(place),
                     dtype=dtype,
+                    batch_size=batch_size,
                 )
             )
             for dtype in (PLAIN, *dtypes)

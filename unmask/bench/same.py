@@ -1,8 +1,8 @@
 """`unmask bench same`: check that every fast path writes the tokens of the plain path.
 
-In float32 all tokens must be equal; in bfloat16 the share is reported. The plain path runs the layers as
-loaded, summarizes with torch alone and has no cache. Caches are refreshed at every step, so that they compute
-the same numbers in another way.
+In float32 all tokens must be equal; in narrower dtypes the share is reported. The plain path runs the layers
+as loaded, summarizes with torch alone and has no cache. Caches are refreshed at every step, so that they
+compute the same numbers in another way.
 """
 
 from __future__ import annotations
@@ -29,19 +29,17 @@ from unmask.fast import kernels
 from unmask.fast.compile import compile
 from unmask.models import load
 from unmask.models.checkpoint.load import pick_device
+from unmask.models.quantized.convert import FORMATS
 from unmask.models.trunk import Trunk
+from unmask.samplers import SAMPLERS as REGISTERED
 from unmask.samplers import make_sampler
 from unmask.text.config import GenerationConfig
 from unmask.training.tasks import TEST_TASKS, test_items
 
 MODELS = ("mini-llada", "mini-dream")
-SAMPLERS: dict[str, dict[str, Any]] = {
-    "base": {},
-    "threshold": {"min_confidence": 0.9},
-    "klass": {},
-    "less": {},
-}
+SAMPLERS = ("base", "threshold", "klass", "less")
 DTYPES = ("float32", "bfloat16")
+EXACT = "float32"
 PLAIN = "plain"
 
 
@@ -80,6 +78,8 @@ def run_same(
     *,
     models: Sequence[str] = MODELS,
     ways: Sequence[str] = tuple(WAYS),
+    dtypes: Sequence[str] = DTYPES,
+    samplers: Sequence[str] = SAMPLERS,
     device: str | None = None,
     small: bool = False,
     minutes: float = 20.0,
@@ -88,12 +88,15 @@ def run_same(
 ) -> dict[str, Any]:
     """Compare, print the table, and write `out`/same.json. Return the results."""
     check_names("ways", ways, WAYS)
+    check_names("dtypes", dtypes, [*DTYPES, *FORMATS])
+    check_names("samplers", samplers, REGISTERED)
     if not models:
         raise ValueError("--model must name at least one model, got none")
     place = pick_device(device or ("cpu" if small else "auto"))
     probe = torch.zeros(1, 1, 64, device=place)
     names = ",".join(Path(name).name for name in models)
-    options = [("model", names), ("ways", ",".join(ways)), ("device", place.type)]
+    options = [("model", names), ("ways", ",".join(ways)), ("dtypes", ",".join(dtypes))]
+    options += [("samplers", ",".join(samplers)), ("device", place.type)]
     content: dict[str, Any] = {
         "command": command_line("unmask bench same", [*options, ("minutes", f"{minutes:g}")], small=small),
         "machine": machine(place),
@@ -103,11 +106,11 @@ def run_same(
     path = None if out is None else out / "same.json"
     report = Report(content, path, time.monotonic() + minutes * 60, log)
     every = [PLAIN, *(way for way in ways if way != PLAIN)]
-    done, parts = 0, len(models) * len(DTYPES) * len(every)
+    done, parts = 0, len(models) * len(dtypes) * len(every)
     for name in models:
-        check = Check(name, place, SMALL if small else BatchSize())
+        check = Check(name, place, SMALL if small else BatchSize(), samplers)
         found = content["models"].setdefault(Path(name).name, {})
-        for dtype in DTYPES:
+        for dtype in dtypes:
             shares = found.setdefault(dtype, {})
             for way in every:
                 done += 1
@@ -123,21 +126,24 @@ def run_same(
 class Check:
     """One checkpoint, and the tokens of its plain path in each dtype."""
 
-    def __init__(self, name: str, device: torch.device, size: BatchSize) -> None:
+    def __init__(
+        self, name: str, device: torch.device, size: BatchSize, samplers: Sequence[str] = SAMPLERS
+    ) -> None:
         self.name = name
         self.device = device
         self.size = size
+        self.samplers = samplers
         self.expected: dict[str, dict[str, Tensor]] = {}
 
     def shares(self, way: str, dtype: str) -> dict[str, float]:
         """Return, for each sampler, the share of tokens that equal the plain path's.
 
-        The plain path itself is compared with its float32 tokens.
+        The plain path itself is compared with that of the first dtype.
         """
         written = self.written(WAYS[way], dtype)
         if way == PLAIN:
             self.expected[dtype] = written
-        expected = self.expected[DTYPES[0] if way == PLAIN else dtype]
+        expected = self.expected[next(iter(self.expected)) if way == PLAIN else dtype]
         return {
             sampler: float((tokens == expected[sampler]).double().mean())
             for sampler, tokens in written.items()
@@ -149,7 +155,7 @@ class Check:
         if way.compiled is not None:
             compile(model, **way.compiled)
         with nullcontext() if way.kernels else torch_path(), exact_float32():
-            return {name: self.decode(model, name, way.cache) for name in SAMPLERS}
+            return {name: self.decode(model, name, way.cache) for name in self.samplers}
 
     def decode(self, model: Trunk, sampler: str, recompute: Recompute | None) -> Tensor:
         """Decode one batch in the blocks of the model's family."""
@@ -157,8 +163,7 @@ class Check:
         block = GenerationConfig().block_size(model.info, length)
         blocks = plan(canvas.start, length, steps=length, block_length=block)
         cache = None if recompute is None else BlockCache(recompute, refresh_every=1)
-        chosen = make_sampler(sampler, **SAMPLERS[sampler])
-        return decode(model, canvas, chosen, blocks, cache=cache).generated
+        return decode(model, canvas, make_sampler(sampler), blocks, cache=cache).generated
 
     def canvas(self, model: Trunk) -> Canvas:
         """Return prompts of different lengths, padded on the left."""
@@ -186,7 +191,7 @@ def noise(most: int, rows: int) -> Iterator[list[int]]:
 def wrong(content: Mapping[str, Any]) -> Iterator[str]:
     """Yield a sentence for every fast path that changed tokens in float32."""
     for model, dtypes in content["models"].items():
-        for way, shares in dtypes.get(DTYPES[0], {}).items():
+        for way, shares in dtypes.get(EXACT, {}).items():
             for sampler, share in shares.items():
                 if share < 1:
                     yield f"{model}, {sampler}, {way}: {1 - share:.2%} of the tokens changed in float32"
@@ -194,17 +199,24 @@ def wrong(content: Mapping[str, Any]) -> Iterator[str]:
 
 def table(content: Mapping[str, Any]) -> str:
     """Return the shares as Markdown, one row per way."""
-    meaning = "share of tokens as on the plain path, for the plain path in bfloat16 as in float32"
+    meaning = "share of tokens as on the plain path; the plain path beside that of the first dtype"
+    every = (
+        shares
+        for dtypes in content["models"].values()
+        for ways in dtypes.values()
+        for shares in ways.values()
+    )
+    samplers = list(next(every, {}))
     lines = [
         f"`{content['command']}`, {machine_line(content['machine'])}; {meaning}",
         "",
-        "| | " + " | ".join(f"`{name}`" for name in SAMPLERS) + " |",
-        "|---|" + "---|" * len(SAMPLERS),
+        "| | " + " | ".join(f"`{name}`" for name in samplers) + " |",
+        "|---|" + "---|" * len(samplers),
     ]
     for model, dtypes in content["models"].items():
         for dtype, ways in dtypes.items():
             for way, shares in ways.items():
-                if (dtype, way) != (DTYPES[0], PLAIN):  # compared with itself
+                if (dtype, way) != (next(iter(dtypes)), PLAIN):  # compared with itself
                     cells = " | ".join(f"{share:.2%}" for share in shares.values())
                     lines.append(f"| {model}, {dtype}, {way} | {cells} |")
     if not content["kernels"]:

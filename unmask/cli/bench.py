@@ -109,11 +109,20 @@ def same(
     ways: Annotated[
         str, typer.Option("--ways", help="Some of these.")
     ] = "kernels,recorded,compiled,prefix,dual,recorded-dual",
+    dtypes: Annotated[
+        str, typer.Option("--dtypes", help="Some of these and of fp8,int8,int4.")
+    ] = "float32,bfloat16",
+    samplers: Annotated[
+        str, typer.Option("--samplers", help="Names, or all: one of every kind.")
+    ] = "base,threshold,klass,less",
 ) -> None:
     """Check that every fast path writes the plain path's tokens."""
+    from unmask.bench.every_sampler import kinds
     from unmask.bench.same import run_same
 
-    fail_on_problems(run_same(models=_names(model), ways=_names(ways), log=typer.echo, **asdict(options)))
+    chosen = asdict(options) | {"ways": _names(ways), "dtypes": _names(dtypes)}
+    chosen["samplers"] = kinds() if samplers == "all" else _names(samplers)
+    fail_on_problems(run_same(models=_names(model), log=typer.echo, **chosen))
 
 
 def quantized(
@@ -126,12 +135,17 @@ def quantized(
         str, typer.Option("--samplers", help="Some of these.")
     ] = "base,less,threshold,first-mask",
     items: Annotated[int | None, typer.Option("--items", min=1, help="Of each task; by default all.")] = None,
+    batch_size: Annotated[
+        int | None,
+        typer.Option("--batch-size", min=1, help="Rows per batch; by default 64 on a GPU, else 4."),
+    ] = None,
 ) -> None:
     """Answer the mini tasks in fp8, int8 and int4 beside plain weights."""
     from unmask.bench.quantized import run_quantized
 
     chosen = asdict(options) | {"dtypes": _names(dtypes), "samplers": _names(samplers)}
-    fail_on_problems(run_quantized(models=_names(model), items=items, log=typer.echo, **chosen))
+    chosen |= {"items": items, "batch_size": batch_size}
+    fail_on_problems(run_quantized(models=_names(model), log=typer.echo, **chosen))
 
 
 def cpu(

@@ -1,7 +1,7 @@
 """Products of a compiled model with narrow weights.
 
 The rows of an input are quantized in plain torch, which the compiler fuses into the norm or the gate before.
-The product itself is the library's, or with few rows a kernel that reads the weight once.
+The product itself is the library's, or a kernel of ours where that is faster.
 """
 
 from __future__ import annotations
@@ -12,13 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from unmask.fast import kernels
-from unmask.fast.kernels import tiles
+from unmask.fast.kernels.tiles import Tile, tile_of
 from unmask.models.quantized import fp8, int8
 from unmask.models.quantized.int4 import Int4Linear
 from unmask.models.quantized.linear import QuantizedLinear, quantized_layers
 from unmask.models.quantized.linear import multiply as plain_multiply
 
-SPLITS = 2  # of products whose parts the next norm adds up
 QUANTIZE_ROWS: dict[torch.dtype, Callable[[Tensor], tuple[Tensor, Tensor]]] = {
     fp8.E4M3: fp8.quantize_rows,
     torch.int8: int8.quantize_rows,
@@ -29,33 +28,35 @@ def use_quantized_products(model: nn.Module) -> None:
     """Let every quantized layer of a model multiply in the fastest way that its device has."""
     for layer in quantized_layers(model):
         layer.native = layer.has_products(layer.weight.device)
-        layer.few_rows = kernels.multiplies_narrow(layer.weight)
+        layer.has_kernel = kernels.multiplies_narrow(layer.weight)
         layer.multiply_fn = multiply
 
 
 def multiply(layer: QuantizedLinear, x: Tensor) -> Tensor:
     """Multiply x [..., in] by the weight of a layer, without its bias."""
     rows = x.reshape(-1, layer.inputs)
-    if not layer.few_rows or not fits(layer, len(rows), splits=1):
+    if tile_for(layer, len(rows), split=False) is None:
         return plain_multiply(layer, x)
-    product = partial_products(layer, rows, splits=1, dtype=x.dtype)
-    return product.view(*x.shape[:-1], layer.outputs)
+    return partial_products(layer, rows, splits=1, dtype=x.dtype).view(*x.shape[:-1], layer.outputs)
 
 
 def split_multiply(layer: QuantizedLinear, x: Tensor) -> Tensor:
     """Return `layer(x)`, as partial sums [S, ..., out] float32 if that is faster."""
     rows = x.reshape(-1, layer.inputs)
-    if not layer.few_rows or layer.bias is not None or not fits(layer, len(rows), splits=SPLITS):
+    tile = None if layer.bias is not None else tile_for(layer, len(rows), split=True)
+    if tile is None or tile.splits == 1:
         output: Tensor = layer(x)
         return output
-    parts = partial_products(layer, rows, splits=SPLITS, dtype=torch.float32)
-    return parts.view(SPLITS, *x.shape[:-1], layer.outputs)
+    parts = partial_products(layer, rows, splits=tile.splits, dtype=torch.float32)
+    return parts.view(tile.splits, *x.shape[:-1], layer.outputs)
 
 
-def fits(layer: QuantizedLinear, rows: int, *, splits: int) -> bool:
-    """Return whether our kernels multiply so many rows by the weight of a layer."""
-    inner = tiles.INNER[layer.weight.dtype] * splits
-    return rows <= tiles.FEW_ROWS and layer.outputs % tiles.OUTPUTS == 0 and layer.inputs % inner == 0
+def tile_for(layer: QuantizedLinear, rows: int, *, split: bool) -> Tile | None:
+    """Return the tile with which our kernels multiply so many rows, or None to leave them to the library."""
+    tile = tile_of(layer.weight.dtype, rows) if layer.has_kernel else None
+    if tile is None or layer.outputs % tile.outputs:
+        return None
+    return None if layer.inputs % (tile.inner * (tile.splits if split else 1)) else tile
 
 
 def partial_products(layer: QuantizedLinear, rows: Tensor, *, splits: int, dtype: torch.dtype) -> Tensor:
@@ -73,13 +74,17 @@ def _scaled_product(
 ) -> Tensor:
     from unmask.fast.kernels.quantized import scaled_product
 
-    return scaled_product(x, row_scale, weight, scale, splits, dtype)
+    tile = tile_of(weight.dtype, len(x))
+    assert tile is not None
+    return scaled_product(x, row_scale, weight, scale, tile, splits, dtype)
 
 
 def _int4_product(x: Tensor, weight: Tensor, scale: Tensor, splits: int, dtype: torch.dtype) -> Tensor:
     from unmask.fast.kernels.quantized import int4_product
 
-    return int4_product(x, weight, scale, splits, dtype)
+    tile = tile_of(weight.dtype, len(x))
+    assert tile is not None
+    return int4_product(x, weight, scale, tile, splits, dtype)
 
 
 # custom ops, so that torch.compile does not trace into them

@@ -1,12 +1,33 @@
-"""Sizes of the products with narrow weights: to be tuned on a GPU. Needs no Triton."""
+"""Sizes of the products with narrow weights, tuned on an H200 by benchmarks/tiles.py. Needs no Triton."""
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 
-FEW_ROWS = 64  # up to which our kernels read a weight faster than the library
-OUTPUTS = 64  # per program
 GROUP = 128  # inputs that share a scale in int4
-# inputs per step of a program, by the dtype of its weight
-INNER = {torch.float8_e4m3fn: 256, torch.int8: 256, torch.uint8: GROUP}
-WARPS, STAGES = 4, 4
+
+
+class Tile(NamedTuple):
+    """What one program multiplies, and the programs that share a tile of the output."""
+
+    rows: int
+    outputs: int
+    inner: int  # per step of the program
+    warps: int
+    stages: int
+    splits: int = 1  # of the inner dimension, where the next norm adds up the parts
+
+
+# by the dtype of a weight: the most rows that a tile is used for; the library multiplies more
+TILES: dict[torch.dtype, dict[int, Tile]] = {
+    torch.float8_e4m3fn: {64: Tile(64, 64, 256, 4, 4, splits=2)},
+    torch.int8: {64: Tile(64, 64, 256, 4, 4, splits=2), 1 << 20: Tile(128, 128, 128, 8, 4)},
+    torch.uint8: {64: Tile(64, 64, GROUP, 4, 4, splits=2), 1024: Tile(128, 128, GROUP, 8, 3)},
+}
+
+
+def tile_of(dtype: torch.dtype, rows: int) -> Tile | None:
+    """Return the tile for a product of so many rows, or None to leave it to the library."""
+    return next((tile for most, tile in TILES[dtype].items() if rows <= most), None)

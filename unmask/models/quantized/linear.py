@@ -37,7 +37,7 @@ class QuantizedLinear(nn.Module):
         self.bias = nn.Parameter(torch.zeros(outputs)) if bias else None
         self.multiply_fn: MultiplyFn = multiply  # unmask.compile sets this and the next two
         self.native: bool | None = None  # the device multiplies this format itself; None: ask it
-        self.few_rows = False  # a kernel of ours multiplies few rows
+        self.has_kernel = False  # a kernel of ours can multiply on its device
 
     @staticmethod
     def empty(outputs: int, inputs: int) -> tuple[Tensor, Tensor]:

@@ -1,0 +1,198 @@
+"""Time every tile of the products with narrow weights, to choose those of unmask/fast/kernels/tiles.py.
+
+    python -m benchmarks.tiles --columns 64,384,3072 --out FOLDER
+
+A line is one product of LLaDA-8B in microseconds, captured as a CUDA graph: of the library, then of the best
+tiles. Several weights take turns, so that none stays in the GPU's cache. Tiles are compiled in parallel.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from unmask.bench.timing import machine, milliseconds
+from unmask.fast.kernels.tiles import GROUP, Tile
+from unmask.fast.quantized import QUANTIZE_ROWS
+from unmask.models.quantized.convert import FORMATS
+from unmask.models.quantized.linear import QuantizedLinear, multiply
+
+SHAPES = ((12288, 4096), (4096, 4096), (24576, 4096), (4096, 12288))  # outputs and inputs of LLaDA-8B
+TURNS = 6  # weights that take turns
+SHARED_MEMORY = 227 * 1024
+PROCESSES = 12  # that compile
+
+
+def tiles(name: str, columns: int) -> Iterator[Tile]:
+    """Yield the tiles to try for a number of columns; their splits are those of every product."""
+    rows: tuple[int, ...]
+    outputs: tuple[int, ...]
+    inner: tuple[int, ...]
+    stages: tuple[int, ...]
+    splits: tuple[int, ...]
+    if columns <= 64:
+        rows, outputs, inner = (64,), (32, 64, 128), (128, 256, 512)
+        warps, stages, splits = (4, 8), (3, 5), (1, 2, 4)
+    else:
+        rows, outputs, inner = (64, 128), (64, 128, 256), (128, 256)
+        warps, stages, splits = (4, 8), (3, 4), (1, 2) if columns < 1024 else (1,)
+    if name == "int4":
+        inner = (GROUP,)
+    for tile in (Tile(*sizes) for sizes in product(rows, outputs, inner, warps, stages, splits)):
+        read = tile.rows * tile.inner * (2 if name == "int4" else 1)
+        read += tile.outputs * tile.inner // (2 if name == "int4" else 1)
+        sums = tile.rows * tile.outputs // (32 * tile.warps)  # registers of a thread
+        busy = columns <= 64 or sums >= 32
+        if tile.stages * read <= SHARED_MEMORY and sums <= 128 and busy:
+            yield tile
+
+
+def weight(name: str, outputs: int, inputs: int) -> QuantizedLinear:
+    layer = FORMATS[name].layer(inputs, outputs).cuda()
+    layer.weight, layer.scale = layer.encode(torch.randn(outputs, inputs, device="cuda") / inputs**0.5)
+    layer.native = layer.has_products(layer.weight.device)
+    return layer
+
+
+def kernel(name: str, x: Tensor, tile: Tile) -> Callable[[QuantizedLinear], Tensor]:
+    """Return the product of a tile, without quantizing the rows."""
+    from unmask.fast.kernels.quantized import int4_product, scaled_product
+
+    dtype = torch.bfloat16 if tile.splits == 1 else torch.float32
+    if name == "int4":
+        return lambda layer: int4_product(x, layer.weight, layer.scale, tile, tile.splits, dtype)
+    narrow, row_scale = QUANTIZE_ROWS[FORMATS[name].layer.empty(1, 1)[0].dtype](x)
+    return lambda layer: scaled_product(
+        narrow, row_scale, layer.weight, layer.scale, tile, tile.splits, dtype
+    )
+
+
+def library(name: str, x: Tensor) -> Callable[[QuantizedLinear], Tensor]:
+    """Return the library's product; the rows are quantized in it."""
+    call = torch.compile(multiply, dynamic=False)
+    return lambda layer: call(layer, x)
+
+
+def microseconds(call: Callable[[Any], Tensor], layers: Sequence[object]) -> float:
+    """Return the time of one call, over layers that take turns."""
+    for layer in layers[:2]:
+        call(layer)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for layer in layers:
+            call(layer)
+    taken = milliseconds(graph.replay, runs=7, warmups=2, device=torch.device("cuda"))
+    return taken * 1e3 / len(layers)
+
+
+def cases(columns: list[int]) -> list[tuple[str, int, int]]:
+    """Return format, columns and shape of every case."""
+    return list(product(FORMATS, columns, range(len(SHAPES))))
+
+
+def warm(columns: list[int], number: int) -> None:
+    """Compile the share of process `number`."""
+    todo = [
+        (name, count, inputs, tile)
+        for name, count in product(FORMATS, columns)
+        for inputs in (4096, 12288)
+        for tile in tiles(name, count)
+        if tile.splits < 4 or inputs > 4096
+    ]
+    made: dict[tuple[str, int], QuantizedLinear] = {}
+    for name, count, inputs, tile in todo[number::PROCESSES]:
+        if (name, inputs) not in made:
+            made[name, inputs] = weight(name, 4096, inputs)
+        try:
+            kernel(name, torch.randn(count, inputs, device="cuda", dtype=torch.bfloat16), tile)(
+                made[name, inputs]
+            )
+        except Exception as error:  # a tile may not fit on this GPU
+            print(name, count, tile, type(error).__name__, str(error).splitlines()[0][:90])
+
+
+def measure(columns: list[int], deadline: float) -> list[dict[str, object]]:
+    found: list[dict[str, object]] = []
+    made: dict[tuple[str, int], list[QuantizedLinear]] = {}
+    for name, count, number in cases(columns):
+        outputs, inputs = SHAPES[number]
+        if (name, number) not in made:
+            made.clear()
+            made[name, number] = [weight(name, outputs, inputs) for _ in range(TURNS)]
+        layers = made[name, number]
+        x = torch.randn(count, inputs, device="cuda", dtype=torch.bfloat16)
+        wide = [torch.randn(outputs, inputs, device="cuda", dtype=torch.bfloat16) for _ in range(3)]
+        plain = microseconds(partial(F.linear, x), wide)
+        of_library = microseconds(library(name, x), layers)
+        expected = multiply(layers[0], x).float()
+        times = []
+        for tile in tiles(name, count):
+            if inputs % (tile.inner * tile.splits) or time.monotonic() > deadline:
+                continue
+            try:
+                call = kernel(name, x, tile)
+                out = call(layers[0]).float().sum(0)
+                error = float((out - expected).std() / expected.std())
+                times.append((microseconds(call, layers), tile, error))
+            except Exception as problem:  # others must still be timed
+                print(name, count, tile, type(problem).__name__, str(problem).splitlines()[0][:90])
+        times.sort(key=lambda each: each[0])
+        worst = max((error for *_, error in times), default=0.0)
+        times_of = f"bf16 {plain:.1f}, library {of_library:.1f}, off {worst:.3f}"
+        print(f"{count:5} {name} {outputs}x{inputs}: {times_of}")
+        for splits in (1, 2, 4):
+            best = [each for each in times if each[1].splits == splits][:3]
+            print("      ", "  ".join(f"{taken:.1f} {tuple(tile)}" for taken, tile, _ in best))
+        found.append(
+            {
+                "format": name,
+                "columns": count,
+                "outputs": outputs,
+                "inputs": inputs,
+                "bf16": plain,
+                "library": of_library,
+                "tiles": [[*tile, round(taken, 2)] for taken, tile, _ in times],
+            }
+        )
+    return found
+
+
+@torch.no_grad()
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--columns", default="64,384,3072")
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--minutes", type=float, default=3.0)
+    parser.add_argument("--compile-share", type=int, help="number of a process that compiles")
+    options = parser.parse_args()
+    columns = [int(each) for each in options.columns.split(",")]
+    if options.compile_share is not None:
+        return warm(columns, options.compile_share)
+    started = time.monotonic()
+    command = [sys.executable, "-m", "benchmarks.tiles", "--columns", options.columns, "--compile-share"]
+    shares = [subprocess.Popen([*command, str(number)]) for number in range(PROCESSES)]
+    for share in shares:
+        share.wait()
+    print(f"compiled in {time.monotonic() - started:.0f} s")
+    found = measure(columns, started + 60 * options.minutes)
+    if options.out is not None:
+        options.out.mkdir(parents=True, exist_ok=True)
+        content = {"machine": machine(torch.device("cuda")), "microseconds": found}
+        (options.out / "tiles.json").write_text(json.dumps(content) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
