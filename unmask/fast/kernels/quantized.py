@@ -10,6 +10,7 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 from unmask.fast.kernels import device_of
 from unmask.fast.kernels.tiles import GROUP, Tile
@@ -21,9 +22,13 @@ def scaled_product(
     """Return partial sums [splits, n, out] of e4m3 or int8 rows x [n, in] times a weight, with all scales."""
     outputs, inputs = weight.shape
     out = x.new_empty(splits, len(x), outputs, dtype=dtype)
+    sources: tuple[object, object] = (x, weight)
+    if tile.copies:
+        boxes = ([_rows(len(x), tile), tile.inner], [tile.outputs, tile.inner])
+        sources = TensorDescriptor.from_tensor(x, boxes[0]), TensorDescriptor.from_tensor(weight, boxes[1])
     with device_of(x):
-        _scaled[_grid(len(x), outputs, tile, splits)](
-            *(x, row_scale, weight, scale, out, len(x), outputs),
+        (_scaled_copies if tile.copies else _scaled)[_grid(len(x), outputs, tile, splits)](
+            *(*sources, row_scale, scale, out, len(x), outputs),
             WHOLE=inputs,
             PART=inputs // splits,
             ROWS=_rows(len(x), tile),
@@ -68,8 +73,8 @@ def _grid(n: int, outputs: int, tile: Tile, splits: int) -> tuple[int, int]:
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
 def _scaled(  # type: ignore[no-untyped-def]
     x,
-    row_scale,
     weight,
+    row_scale,
     scale,
     out,
     n,
@@ -95,10 +100,46 @@ def _scaled(  # type: ignore[no-untyped-def]
         total = tl.dot(tl.load(x, is_row, 0.0), tl.load(weight), total, out_dtype=SUM)
         x += INNER
         weight += INNER
-    of_row = tl.load(row_scale + row, row < n, 0.0)
+    _store(total, row_scale, scale, out, part, row, output, n, outputs)
+
+
+@triton.jit  # type: ignore[untyped-decorator, unused-ignore]
+def _scaled_copies(  # type: ignore[no-untyped-def]
+    x,
+    weight,
+    row_scale,
+    scale,
+    out,
+    n,
+    outputs,
+    WHOLE: tl.constexpr,
+    PART: tl.constexpr,
+    ROWS: tl.constexpr,
+    OUTPUTS: tl.constexpr,
+    INNER: tl.constexpr,
+    SUM: tl.constexpr,
+):
+    """Compute `_scaled` with descriptors of x and the weight."""
+    row_tiles = tl.cdiv(n, ROWS)
+    part = tl.program_id(1)
+    first_row = tl.program_id(0) % row_tiles * ROWS
+    first_output = tl.program_id(0) // row_tiles * OUTPUTS
+    total = tl.zeros((ROWS, OUTPUTS), SUM)
+    for k in range(part * PART, (part + 1) * PART, INNER):
+        columns = weight.load([first_output, k])
+        total = tl.dot(x.load([first_row, k]), columns.T, total, out_dtype=SUM)
+    row, output = first_row + tl.arange(0, ROWS), first_output + tl.arange(0, OUTPUTS)
+    _store(total, row_scale, scale, out, part, row, output, n, outputs)
+
+
+@triton.jit  # type: ignore[untyped-decorator, unused-ignore]
+def _store(total, row_scale, scale, out, part, row, output, n, outputs):  # type: ignore[no-untyped-def]
+    """Apply the scales to a tile of sums and write it."""
+    is_row = row < n
+    of_row = tl.load(row_scale + row, is_row, 0.0)
     scaled = total.to(tl.float32) * tl.load(scale + output)[None, :] * of_row[:, None]
     place = (part * n + row[:, None]).to(tl.int64) * outputs + output[None, :]
-    tl.store(out + place, scaled, is_row)
+    tl.store(out + place, scaled, is_row[:, None])
 
 
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]

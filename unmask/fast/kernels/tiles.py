@@ -18,12 +18,20 @@ class Tile(NamedTuple):
     warps: int
     stages: int
     splits: int = 1  # of the inner dimension, where the next norm adds up the parts
+    copies: bool = False  # the GPU's copy engine (TMA) loads whole tiles; better for many rows
 
 
 # by the dtype of a weight: the most rows that a tile is used for; the library multiplies more
 TILES: dict[torch.dtype, dict[int, Tile]] = {
-    torch.float8_e4m3fn: {64: Tile(64, 64, 256, 4, 4, splits=2)},
-    torch.int8: {64: Tile(64, 64, 256, 4, 4, splits=2), 1 << 20: Tile(128, 128, 128, 8, 4)},
+    torch.float8_e4m3fn: {
+        64: Tile(64, 64, 128, 4, 5, splits=2),
+        1 << 20: Tile(128, 256, 128, 8, 3, copies=True),
+    },
+    torch.int8: {
+        64: Tile(64, 64, 128, 4, 5, splits=2),
+        768: Tile(128, 128, 128, 4, 4, copies=True),
+        1 << 20: Tile(128, 256, 128, 8, 4, copies=True),
+    },
     torch.uint8: {64: Tile(64, 64, GROUP, 4, 4, splits=2), 1024: Tile(128, 128, GROUP, 8, 3)},
 }
 
