@@ -30,33 +30,24 @@ from unmask.models.quantized.convert import FORMATS
 from unmask.models.quantized.linear import QuantizedLinear, multiply
 
 SHAPES = ((12288, 4096), (4096, 4096), (24576, 4096), (4096, 12288))  # outputs and inputs of LLaDA-8B
-TURNS = 6  # weights that take turns
-SHARED_MEMORY = 227 * 1024
+TURNS = 4  # weights that take turns
 PROCESSES = 12  # that compile
 
 
 def tiles(name: str, columns: int) -> Iterator[Tile]:
-    """Yield the tiles to try for a number of columns; their splits are those of every product."""
-    rows: tuple[int, ...]
-    outputs: tuple[int, ...]
-    inner: tuple[int, ...]
-    stages: tuple[int, ...]
-    splits: tuple[int, ...]
+    """Yield the tiles to try for a number of columns."""
+    inner = GROUP if name == "int4" else 128
     if columns <= 64:
-        rows, outputs, inner = (64,), (32, 64, 128), (128, 256, 512)
-        warps, stages, splits = (4, 8), (3, 5), (1, 2, 4)
-    else:
-        rows, outputs, inner = (64, 128), (64, 128, 256), (128, 256)
-        warps, stages, splits = (4, 8), (3, 4), (1, 2) if columns < 1024 else (1,)
-    if name == "int4":
-        inner = (GROUP,)
-    for tile in (Tile(*sizes) for sizes in product(rows, outputs, inner, warps, stages, splits)):
-        read = tile.rows * tile.inner * (2 if name == "int4" else 1)
-        read += tile.outputs * tile.inner // (2 if name == "int4" else 1)
-        sums = tile.rows * tile.outputs // (32 * tile.warps)  # registers of a thread
-        busy = columns <= 64 or sums >= 32
-        if tile.stages * read <= SHARED_MEMORY and sums <= 128 and busy:
-            yield tile
+        for outputs, width, stages, splits in product((32, 64, 128), (128, 256), (3, 4, 5), (1, 2)):
+            if name != "int4" or width == GROUP:
+                yield Tile(64, outputs, width, 4, stages, splits)
+        return
+    for rows, outputs, warps, stages in product((64, 128), (64, 128, 256), (4, 8), (3, 4)):
+        sums = rows * outputs // (32 * warps)  # registers of a thread
+        if 32 <= sums <= 128 and (columns < 1024 or rows * outputs >= 128 * 128):
+            yield Tile(rows, outputs, inner, warps, stages)
+            if name != "int4" and rows * outputs >= 128 * 128:
+                yield Tile(rows, outputs, inner, warps, stages, copies=True)
 
 
 def weight(name: str, outputs: int, inputs: int) -> QuantizedLinear:
@@ -81,6 +72,7 @@ def kernel(name: str, x: Tensor, tile: Tile) -> Callable[[QuantizedLinear], Tens
 
 def library(name: str, x: Tensor) -> Callable[[QuantizedLinear], Tensor]:
     """Return the library's product; the rows are quantized in it."""
+    torch._dynamo.reset()  # type: ignore[no-untyped-call, unused-ignore]
     call = torch.compile(multiply, dynamic=False)
     return lambda layer: call(layer, x)
 
@@ -98,19 +90,13 @@ def microseconds(call: Callable[[Any], Tensor], layers: Sequence[object]) -> flo
     return taken * 1e3 / len(layers)
 
 
-def cases(columns: list[int]) -> list[tuple[str, int, int]]:
-    """Return format, columns and shape of every case."""
-    return list(product(FORMATS, columns, range(len(SHAPES))))
-
-
-def warm(columns: list[int], number: int) -> None:
+def warm(formats: list[str], columns: list[int], number: int) -> None:
     """Compile the share of process `number`."""
     todo = [
         (name, count, inputs, tile)
-        for name, count in product(FORMATS, columns)
+        for name, count in product(formats, columns)
         for inputs in (4096, 12288)
         for tile in tiles(name, count)
-        if tile.splits < 4 or inputs > 4096
     ]
     made: dict[tuple[str, int], QuantizedLinear] = {}
     for name, count, inputs, tile in todo[number::PROCESSES]:
@@ -124,10 +110,10 @@ def warm(columns: list[int], number: int) -> None:
             print(name, count, tile, type(error).__name__, str(error).splitlines()[0][:90])
 
 
-def measure(columns: list[int], deadline: float) -> list[dict[str, object]]:
+def measure(formats: list[str], columns: list[int], deadline: float) -> list[dict[str, object]]:
     found: list[dict[str, object]] = []
     made: dict[tuple[str, int], list[QuantizedLinear]] = {}
-    for name, count, number in cases(columns):
+    for name, number, count in product(formats, range(len(SHAPES)), columns):
         outputs, inputs = SHAPES[number]
         if (name, number) not in made:
             made.clear()
@@ -153,8 +139,8 @@ def measure(columns: list[int], deadline: float) -> list[dict[str, object]]:
         worst = max((error for *_, error in times), default=0.0)
         times_of = f"bf16 {plain:.1f}, library {of_library:.1f}, off {worst:.3f}"
         print(f"{count:5} {name} {outputs}x{inputs}: {times_of}")
-        for splits in (1, 2, 4):
-            best = [each for each in times if each[1].splits == splits][:3]
+        for splits in (1, 2):
+            best = [each for each in times if each[1].splits == splits][:4]
             print("      ", "  ".join(f"{taken:.1f} {tuple(tile)}" for taken, tile, _ in best))
         found.append(
             {
@@ -174,20 +160,22 @@ def measure(columns: list[int], deadline: float) -> list[dict[str, object]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--columns", default="64,384,3072")
+    parser.add_argument("--formats", default=",".join(FORMATS))
     parser.add_argument("--out", type=Path)
     parser.add_argument("--minutes", type=float, default=3.0)
     parser.add_argument("--compile-share", type=int, help="number of a process that compiles")
     options = parser.parse_args()
-    columns = [int(each) for each in options.columns.split(",")]
+    formats, columns = options.formats.split(","), [int(each) for each in options.columns.split(",")]
     if options.compile_share is not None:
-        return warm(columns, options.compile_share)
+        return warm(formats, columns, options.compile_share)
     started = time.monotonic()
-    command = [sys.executable, "-m", "benchmarks.tiles", "--columns", options.columns, "--compile-share"]
+    command = [sys.executable, "-m", "benchmarks.tiles", "--columns", options.columns]
+    command += ["--formats", options.formats, "--compile-share"]
     shares = [subprocess.Popen([*command, str(number)]) for number in range(PROCESSES)]
     for share in shares:
         share.wait()
     print(f"compiled in {time.monotonic() - started:.0f} s")
-    found = measure(columns, started + 60 * options.minutes)
+    found = measure(formats, columns, started + 60 * options.minutes)
     if options.out is not None:
         options.out.mkdir(parents=True, exist_ok=True)
         content = {"machine": machine(torch.device("cuda")), "microseconds": found}

@@ -24,6 +24,8 @@ from unmask.models.quantized.int8 import Int8Linear
 from unmask.models.quantized.linear import QuantizedLinear
 from unmask.models.trunk import Trunk
 
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
 LAYERS = [FP8Linear, Int8Linear, Int4Linear]
 # the error of random weights, as a part of their size
 ERROR = {"fp8": 0.04, "int8": 0.01, "int4": 0.11}
@@ -90,7 +92,7 @@ def test_a_product_is_near_that_of_the_weights(layer: type[QuantizedLinear]) -> 
 
 @pytest.mark.parametrize("layer", [pytest.param(FP8Linear, marks=pytest.mark.slow), Int8Linear])
 def test_the_products_of_a_device_are_the_plain_ones(layer: type[QuantizedLinear]) -> None:
-    narrow, x = filled(layer, normal(48, 256)), normal(20, 256, seed=1).bfloat16()
+    narrow, x = filled(layer, normal(48, 256)).to(DEVICE), normal(20, 256, seed=1).bfloat16().to(DEVICE)
     plain, native = (
         layer.product(x, narrow.weight, narrow.scale, native=native).float() for native in (False, True)
     )

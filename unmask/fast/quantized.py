@@ -53,7 +53,7 @@ def split_multiply(layer: QuantizedLinear, x: Tensor) -> Tensor:
 
 def tile_for(layer: QuantizedLinear, rows: int, *, split: bool) -> Tile | None:
     """Return the tile with which our kernels multiply so many rows, or None to leave them to the library."""
-    tile = tile_of(layer.weight.dtype, rows) if layer.has_kernel else None
+    tile = tile_of(layer.weight.dtype, rows, layer.outputs) if layer.has_kernel else None
     if tile is None or layer.outputs % tile.outputs:
         return None
     return None if layer.inputs % (tile.inner * (tile.splits if split else 1)) else tile
@@ -74,7 +74,7 @@ def _scaled_product(
 ) -> Tensor:
     from unmask.fast.kernels.quantized import scaled_product
 
-    tile = tile_of(weight.dtype, len(x))
+    tile = tile_of(weight.dtype, len(x), len(weight))
     assert tile is not None
     return scaled_product(x, row_scale, weight, scale, tile, splits, dtype)
 
@@ -82,7 +82,7 @@ def _scaled_product(
 def _int4_product(x: Tensor, weight: Tensor, scale: Tensor, splits: int, dtype: torch.dtype) -> Tensor:
     from unmask.fast.kernels.quantized import int4_product
 
-    tile = tile_of(weight.dtype, len(x))
+    tile = tile_of(weight.dtype, len(x), len(weight))
     assert tile is not None
     return int4_product(x, weight, scale, tile, splits, dtype)
 
