@@ -93,6 +93,7 @@ def _measure_family(
             for batch in timer.sizes.batches:
                 if (name := f"b{batch}_{cache}") not in results:
                     report.attempt(results, name, partial(_step, timer, dtype, batch, cache))
+        report.attempt(results, "parts", timer.parts)
         del model, timer
         gc.collect()  # a compiled model and its runner refer to each other
 
