@@ -39,8 +39,12 @@ def tiles(name: str, columns: int) -> Iterator[Tile]:
     inner = GROUP if name == "int4" else 128
     if columns <= 64:
         for outputs, width, stages, splits in product((32, 64, 128), (128, 256), (3, 4, 5), (1, 2)):
-            if name != "int4" or width == GROUP:
+            if name != "int4":
                 yield Tile(64, outputs, width, 4, stages, splits)
+            elif (
+                width == GROUP and outputs > 32 and stages < 5
+            ):  # each warp unpacks the weights of its outputs
+                yield from (Tile(64, outputs, width, warps, stages, splits) for warps in (4, 8))
         return
     for rows, outputs, warps, stages in product((64, 128), (64, 128, 256), (4, 8), (3, 4)):
         sums = rows * outputs // (32 * warps)  # registers of a thread

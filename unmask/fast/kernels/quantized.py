@@ -174,14 +174,25 @@ def _int4(  # type: ignore[no-untyped-def]
     total = tl.zeros((OUTPUTS, ROWS), tl.float32)
     for _ in range(0, PART):
         low, high = tl.load(x, is_row, 0.0), tl.load(x + HALF, is_row, 0.0)
-        packed = tl.load(weight).to(tl.int8, bitcast=True)
-        # an arithmetic shift keeps the sign that the flip of the top bit, 8 less, has given
-        flipped = packed ^ tl.full((OUTPUTS, HALF), -120, tl.int8)
-        group = tl.dot(((flipped << 4) >> 4).to(low.dtype), low)
-        group = tl.dot((flipped >> 4).to(low.dtype), high, group)
+        packed = tl.load(weight).to(tl.uint16)
+        group = tl.dot(_signed(packed & 15, low.dtype), low)
+        group = tl.dot(_signed(packed >> 4, low.dtype), high, group)
         total += group * tl.load(scale)[:, None]
         x += 2 * HALF
         weight += HALF
         scale += 1
     place = (part * n + row[None, :]).to(tl.int64) * outputs + output[:, None]
     tl.store(out + place, total, is_row)
+
+
+@triton.jit  # type: ignore[untyped-decorator, unused-ignore]
+def _signed(nibble, dtype: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Return nibbles, 0 to 15, less 8 in a half-precision dtype.
+
+    A GPU converts whole numbers slowly. So the nibble becomes the last bits of a power of two, in a float whose
+    last bit counts 1; the power and 8 are subtracted afterwards.
+    """
+    if dtype == tl.bfloat16:
+        return (nibble | 0x4300).to(tl.bfloat16, bitcast=True) - 136.0
+    else:
+        return (nibble | 0x6400).to(tl.float16, bitcast=True) - 1032.0

@@ -46,13 +46,13 @@ CASES: dict[torch.dtype, list[Case]] = {
     ],
     torch.int8: [
         *FEW,
-        Case(768, ANY, Tile(128, 128, 128, 4, 4, copies=True)),
+        Case(768, 8192, Tile(64, 128, 128, 4, 4)),
+        Case(768, ANY, Tile(64, 128, 128, 4, 3)),
         Case(ANY, ANY, Tile(128, 256, 128, 8, 4, copies=True)),
     ],
     torch.uint8: [
         Case(64, 8192, Tile(64, 64, GROUP, 4, 4, splits=2)),
         Case(64, ANY, Tile(64, 64, GROUP, 4, 4)),
-        Case(1024, ANY, Tile(128, 128, GROUP, 8, 3)),
     ],
 }
 
