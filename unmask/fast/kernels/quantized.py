@@ -189,8 +189,8 @@ def _int4(  # type: ignore[no-untyped-def]
 def _signed(nibble, dtype: tl.constexpr):  # type: ignore[no-untyped-def]
     """Return nibbles, 0 to 15, less 8 in a half-precision dtype.
 
-    A GPU converts whole numbers slowly. So the nibble becomes the last bits of a power of two, in a float whose
-    last bit counts 1; the power and 8 are subtracted afterwards.
+    A GPU converts whole numbers slowly. So the nibble becomes the last bits of a float whose last bit counts
+    1: of 128 in bfloat16, of 1024 in float16. That and 8 are subtracted afterwards.
     """
     if dtype == tl.bfloat16:
         return (nibble | 0x4300).to(tl.bfloat16, bitcast=True) - 136.0
