@@ -31,20 +31,21 @@ from unmask.models.quantized.linear import QuantizedLinear, multiply
 
 SHAPES = ((12288, 4096), (4096, 4096), (24576, 4096), (4096, 12288))  # outputs and inputs of LLaDA-8B
 TURNS = 4  # weights that take turns
+SHARED_MEMORY = 227 * 1024
 PROCESSES = 12  # that compile
 
 
 def tiles(name: str, columns: int) -> Iterator[Tile]:
     """Yield the tiles to try for a number of columns."""
     inner = GROUP if name == "int4" else 128
-    if columns <= 64:
-        for outputs, width, stages, splits in product((32, 64, 128), (128, 256), (3, 4, 5), (1, 2)):
-            if name != "int4":
-                yield Tile(64, outputs, width, 4, stages, splits)
-            elif (
-                width == GROUP and outputs > 32 and stages < 5
-            ):  # each warp unpacks the weights of its outputs
-                yield from (Tile(64, outputs, width, warps, stages, splits) for warps in (4, 8))
+    if columns <= 128:
+        sizes = product(
+            (64,) if columns <= 64 else (64, 128), (32, 64, 128), (128, 256), (3, 4, 5), (1, 2, 4)
+        )
+        for rows, outputs, width, stages, splits in sizes:
+            fits = (rows + outputs) * width * stages <= SHARED_MEMORY
+            if fits and (name != "int4" or (width == GROUP and outputs > 32 and stages < 5)):
+                yield Tile(rows, outputs, width, 4, stages, splits)
         return
     for rows, outputs, warps, stages in product((64, 128), (64, 128, 256), (4, 8), (3, 4)):
         sums = rows * outputs // (32 * warps)  # registers of a thread
@@ -143,7 +144,7 @@ def measure(formats: list[str], columns: list[int], deadline: float) -> list[dic
         worst = max((error for *_, error in times), default=0.0)
         times_of = f"bf16 {plain:.1f}, library {of_library:.1f}, off {worst:.3f}"
         print(f"{count:5} {name} {outputs}x{inputs}: {times_of}")
-        for splits in (1, 2):
+        for splits in (1, 2, 4):
             best = [each for each in times if each[1].splits == splits][:4]
             print("      ", "  ".join(f"{taken:.1f} {tuple(tile)}" for taken, tile, _ in best))
         found.append(

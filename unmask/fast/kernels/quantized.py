@@ -55,6 +55,7 @@ def int4_product(
             ROWS=_rows(len(x), tile),
             OUTPUTS=tile.outputs,
             HALF=GROUP // 2,
+            ON_GPU=x.is_cuda,
             num_warps=tile.warps,
             num_stages=tile.stages,
         )
@@ -155,6 +156,7 @@ def _int4(  # type: ignore[no-untyped-def]
     ROWS: tl.constexpr,
     OUTPUTS: tl.constexpr,
     HALF: tl.constexpr,
+    ON_GPU: tl.constexpr,
 ):
     """Multiply some rows of x by some rows of the packed weight, over some groups.
 
@@ -174,9 +176,9 @@ def _int4(  # type: ignore[no-untyped-def]
     total = tl.zeros((OUTPUTS, ROWS), tl.float32)
     for _ in range(0, PART):
         low, high = tl.load(x, is_row, 0.0), tl.load(x + HALF, is_row, 0.0)
-        packed = tl.load(weight).to(tl.uint16)
-        group = tl.dot(_signed(packed & 15, low.dtype), low)
-        group = tl.dot(_signed(packed >> 4, low.dtype), high, group)
+        low_weights, high_weights = _unpack(tl.load(weight), low.dtype, ON_GPU)
+        group = tl.dot(low_weights, low)
+        group = tl.dot(high_weights, high, group)
         total += group * tl.load(scale)[:, None]
         x += 2 * HALF
         weight += HALF
@@ -185,14 +187,41 @@ def _int4(  # type: ignore[no-untyped-def]
     tl.store(out + place, total, is_row)
 
 
-@triton.jit  # type: ignore[untyped-decorator, unused-ignore]
-def _signed(nibble, dtype: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Return nibbles, 0 to 15, less 8 in a half-precision dtype.
+# four bytes become two pairs of low halves and two pairs of high ones, as 128 + half; then 136 is subtracted
+UNPACK = tl.constexpr("""{
+    .reg .b32 a, b, c, d;
+    prmt.b32 a, $4, 0, 0x4140;
+    prmt.b32 b, $4, 0, 0x4342;
+    shr.b32 c, a, 4;
+    shr.b32 d, b, 4;
+    lop3.b32 a, a, 0x000f000f, 0x43004300, 0xea;
+    lop3.b32 b, b, 0x000f000f, 0x43004300, 0xea;
+    lop3.b32 c, c, 0x000f000f, 0x43004300, 0xea;
+    lop3.b32 d, d, 0x000f000f, 0x43004300, 0xea;
+    mov.b32 $0, 0x43084308;
+    sub.rn.bf16x2 $1, b, $0;
+    sub.rn.bf16x2 $2, c, $0;
+    sub.rn.bf16x2 $3, d, $0;
+    sub.rn.bf16x2 $0, a, $0;
+}""")
 
-    A GPU converts whole numbers slowly. So the nibble becomes the last bits of a float whose last bit counts
+
+@triton.jit  # type: ignore[untyped-decorator, unused-ignore]
+def _unpack(packed, dtype: tl.constexpr, ON_GPU: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Return the weights, -8 to 7, in the low and in the high halves of bytes.
+
+    A GPU converts whole numbers slowly. So a half byte becomes the last bits of a float whose last bit counts
     1: of 128 in bfloat16, of 1024 in float16. That and 8 are subtracted afterwards.
     """
+    if dtype == tl.bfloat16 and ON_GPU:
+        return tl.inline_asm_elementwise(
+            UNPACK, "=&r,=&r,=&r,=&r,r", [packed], (tl.bfloat16, tl.bfloat16), is_pure=True, pack=4
+        )
+    low, high = packed.to(tl.uint16) & 15, packed.to(tl.uint16) >> 4
     if dtype == tl.bfloat16:
-        return (nibble | 0x4300).to(tl.bfloat16, bitcast=True) - 136.0
+        offset: tl.constexpr = 0x4300
+        zero: tl.constexpr = 136.0
     else:
-        return (nibble | 0x6400).to(tl.float16, bitcast=True) - 1032.0
+        offset: tl.constexpr = 0x6400
+        zero: tl.constexpr = 1032.0
+    return (low | offset).to(dtype, bitcast=True) - zero, (high | offset).to(dtype, bitcast=True) - zero

@@ -51,8 +51,9 @@ CASES: dict[torch.dtype, list[Case]] = {
         Case(ANY, ANY, Tile(128, 256, 128, 8, 4, copies=True)),
     ],
     torch.uint8: [
-        Case(64, 8192, Tile(64, 64, GROUP, 4, 4, splits=2)),
-        Case(64, ANY, Tile(64, 64, GROUP, 4, 4)),
+        Case(64, 8192, Tile(64, 64, GROUP, 4, 3, splits=4)),
+        Case(64, ANY, Tile(64, 64, GROUP, 4, 3)),
+        Case(768, ANY, Tile(128, 64, GROUP, 4, 3)),
     ],
 }
 
