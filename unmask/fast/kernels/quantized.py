@@ -218,10 +218,6 @@ def _unpack(packed, dtype: tl.constexpr, ON_GPU: tl.constexpr):  # type: ignore[
             UNPACK, "=&r,=&r,=&r,=&r,r", [packed], (tl.bfloat16, tl.bfloat16), is_pure=True, pack=4
         )
     low, high = packed.to(tl.uint16) & 15, packed.to(tl.uint16) >> 4
-    if dtype == tl.bfloat16:
-        offset: tl.constexpr = 0x4300
-        zero: tl.constexpr = 136.0
-    else:
-        offset: tl.constexpr = 0x6400
-        zero: tl.constexpr = 1032.0
-    return (low | offset).to(dtype, bitcast=True) - zero, (high | offset).to(dtype, bitcast=True) - zero
+    one = 0x4300 if dtype == tl.bfloat16 else 0x6400  # the bits of 128 or of 1024
+    zero = 136.0 if dtype == tl.bfloat16 else 1032.0
+    return (low | one).to(dtype, bitcast=True) - zero, (high | one).to(dtype, bitcast=True) - zero
