@@ -217,7 +217,15 @@ def _unpack(packed, dtype: tl.constexpr, ON_GPU: tl.constexpr):  # type: ignore[
         return tl.inline_asm_elementwise(
             UNPACK, "=&r,=&r,=&r,=&r,r", [packed], (tl.bfloat16, tl.bfloat16), is_pure=True, pack=4
         )
-    low, high = packed.to(tl.uint16) & 15, packed.to(tl.uint16) >> 4
-    one = 0x4300 if dtype == tl.bfloat16 else 0x6400  # the bits of 128 or of 1024
-    zero = 136.0 if dtype == tl.bfloat16 else 1032.0
-    return (low | one).to(dtype, bitcast=True) - zero, (high | one).to(dtype, bitcast=True) - zero
+    if dtype == tl.bfloat16:
+        return _with_offset(packed, dtype, 0x4300, 136.0)
+    return _with_offset(packed, dtype, 0x6400, 1032.0)
+
+
+@triton.jit  # type: ignore[untyped-decorator, unused-ignore]
+def _with_offset(  # type: ignore[no-untyped-def]
+    packed, dtype: tl.constexpr, OFFSET: tl.constexpr, ZERO: tl.constexpr
+):
+    """Unpack bytes with the bits of an offset, and subtract the offset and 8."""
+    low, high = packed.to(tl.uint16) & 15 | OFFSET, packed.to(tl.uint16) >> 4 | OFFSET
+    return low.to(dtype, bitcast=True) - ZERO, high.to(dtype, bitcast=True) - ZERO
