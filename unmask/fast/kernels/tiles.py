@@ -1,4 +1,7 @@
-"""Sizes of the products with narrow weights, tuned on an H200 by benchmarks/tiles.py. Needs no Triton."""
+"""Sizes of products, to be tuned on a GPU. Needs no Triton.
+
+Those with narrow weights were tuned on an H200 by benchmarks/tiles.py; benchmarks/experts.py tunes experts.
+"""
 
 from __future__ import annotations
 
@@ -39,3 +42,41 @@ TILES: dict[torch.dtype, dict[int, Tile]] = {
 def tile_of(dtype: torch.dtype, rows: int) -> Tile | None:
     """Return the tile for a product of so many rows, or None to leave it to the library."""
     return next((tile for most, tile in TILES[dtype].items() if rows <= most), None)
+
+
+class ExpertTiles(NamedTuple):
+    """The tiles of both products of a mixture of experts; they have the same rows."""
+
+    gate_up: Tile  # `outputs` of the gate and as many of the up half
+    down: Tile
+
+
+WIDE_EXPERTS = {
+    8: ExpertTiles(Tile(16, 64, 64, 4, 5), Tile(16, 64, 128, 4, 4)),
+    24: ExpertTiles(Tile(32, 64, 64, 4, 4), Tile(32, 64, 128, 4, 4)),
+    96: ExpertTiles(Tile(64, 64, 64, 4, 4), Tile(64, 64, 64, 4, 5)),
+    1 << 20: ExpertTiles(Tile(128, 128, 64, 8, 4, copies=True), Tile(128, 128, 64, 8, 4, copies=True)),
+}
+NARROW_EXPERTS = {
+    8: ExpertTiles(Tile(16, 64, 128, 4, 5), Tile(16, 64, 128, 4, 5)),
+    24: ExpertTiles(Tile(32, 64, 128, 4, 5), Tile(32, 64, 128, 4, 5)),
+    96: ExpertTiles(Tile(64, 64, 128, 4, 4), Tile(64, 64, 128, 4, 5)),
+    1 << 20: ExpertTiles(Tile(128, 128, 128, 8, 4, copies=True), Tile(128, 128, 128, 8, 4, copies=True)),
+}
+# by the dtype of the weights: the most rows of an average expert that the tiles are used for
+EXPERT_TILES: dict[torch.dtype, dict[int, ExpertTiles]] = {
+    torch.bfloat16: WIDE_EXPERTS,
+    torch.float8_e4m3fn: NARROW_EXPERTS,
+    torch.int8: NARROW_EXPERTS,
+}
+
+
+def expert_tiles(dtype: torch.dtype, pairs: int, experts: int) -> ExpertTiles | None:
+    """Return the tiles for so many pairs of a token and an expert, or None to leave them to the library."""
+    rows = pairs / experts
+    return next((tiles for most, tiles in EXPERT_TILES.get(dtype, {}).items() if rows <= most), None)
+
+
+def count_slots(pairs: int, experts: int, rows: int) -> int:
+    """Return the slots of so many rows that any choice of experts fits into."""
+    return pairs // rows + experts
