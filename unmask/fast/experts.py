@@ -23,16 +23,14 @@ Slots = tuple[Tensor, Tensor]  # pairs [S, rows] of a token and an expert, and t
 def use_expert_kernels(model: nn.Module) -> None:
     """Let every mixture of experts of a model run on our kernels, where they can be used."""
     for module in model.modules():
-        if isinstance(module, Experts | QuantizedExperts) and kernels.multiplies_narrow(
-            _stacks(module)[0][0]
-        ):
+        if isinstance(module, Experts | QuantizedExperts) and kernels.multiplies_narrow(stacks(module)[0][0]):
             module.run_fn = run_experts
 
 
 def run_experts(experts: Experts | QuantizedExperts, x: Tensor, route: Route) -> Tensor:
     """Return `experts.run(x, route)`, by our kernels if they have tiles of its sizes."""
     weights, chosen = route
-    gate_up, down = _stacks(experts)
+    gate_up, down = stacks(experts)
     tiles = tiles_for(gate_up[0], down[0], chosen.numel())
     if tiles is None:
         return experts.run(x, route)
@@ -57,7 +55,7 @@ def tiles_for(gate_up: Tensor, down: Tensor, pairs: int) -> ExpertTiles | None:
     return None if any(size % part for size, part in sizes) else tiles
 
 
-def _stacks(experts: Experts | QuantizedExperts) -> tuple[Stack, Stack]:
+def stacks(experts: Experts | QuantizedExperts) -> tuple[Stack, Stack]:
     """Return the weights of the gate and up halves, and of the down product."""
     if isinstance(experts, Experts):
         return (experts.gate_up, None), (experts.down, None)
