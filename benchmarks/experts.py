@@ -1,6 +1,6 @@
 """Time mixtures of experts and every tile of their products, to choose those of unmask/fast/kernels/tiles.py.
 
-    python -m benchmarks.experts --formats bf16,fp8,int8 --out FOLDER
+    python -m benchmarks.experts --formats bf16,fp8,int8,int4 --out FOLDER
 
 A first line is one mixture without its router in microseconds, compiled and captured as a CUDA graph: by the
 library, then by our kernels with the tiles in use, beside the least time in which its weights arrive. Then
@@ -29,11 +29,12 @@ from benchmarks.tiles import SHARED_MEMORY, microseconds
 from unmask.bench.timing import machine
 from unmask.fast.experts import run_experts, stacks, tiles_for
 from unmask.fast.graphs import allow_shapes
-from unmask.fast.kernels.tiles import Tile
+from unmask.fast.kernels.tiles import GROUP, Tile
 from unmask.fast.quantized import QUANTIZE_ROWS
 from unmask.models.experts import Experts, ExpertShape, Route, grouped_product
 from unmask.models.quantized.convert import FORMATS
 from unmask.models.quantized.experts import QuantizedExperts
+from unmask.models.quantized.linear import QuantizedLinear
 
 TURNS = 3  # layers that take turns
 PROCESSES = 14  # that compile
@@ -65,20 +66,23 @@ CASES = (
 def tiles(name: str, case: Case, *, gated: bool) -> Iterator[Tile]:
     """Yield the tiles to try; as many stages as let one, two or three programs share a multiprocessor."""
     average = case.tokens * case.chosen / case.experts
-    rows = next(
+    rows: tuple[int, ...] = next(
         rows for most, rows in ((8, (16,)), (24, (16, 32)), (96, (64,)), (1 << 20, (128,))) if average <= most
     )
-    inner = (64, 128) if name == "bf16" else (128,)
-    shapes = ((64, 4), (128, 4), (128, 8))  # outputs and warps
+    if name == "int4":  # sums of a group take as many registers again
+        rows = tuple({min(each, 64) for each in rows})
+    inner = ((32, 64) if gated else (64, 128)) if name == "bf16" else (GROUP,)
+    of_row, of_weight = {"bf16": (2.0, 2.0), "int4": (2.0, 0.5)}.get(name, (1.0, 1.0))  # bytes of a number
+    shapes = ((64, 4), (128, 4), (128, 8), *(() if gated else ((256, 8),)))  # outputs and warps
     programs = (1, 2) if average > 96 else (1, 2, 3)
     found = set()
-    for many, (outputs, warps), step, sharing, copies in product(
-        rows, shapes, inner, programs, (False, True)
-    ):
-        read = (outputs * (2 if gated else 1) + many) * step * (2 if name == "bf16" else 1)
+    loads = (False,) if name == "int4" else (False, True)
+    for many, (outputs, warps), step, sharing, copies in product(rows, shapes, inner, programs, loads):
+        of_both = outputs * (2 if gated else 1)
+        read = int((of_both * of_weight + many * of_row) * step)
         stages = min(8, (SHARED_MEMORY // sharing - 2048) // read)
-        sums = many * outputs * (2 if gated else 1) // (32 * warps)  # registers of a thread
-        if stages >= 2 and sums <= 128:
+        sums = many * of_both // (32 * warps)  # registers of a thread
+        if stages >= 2 and sums <= (64 if name == "int4" else 128):
             found.add(Tile(many, outputs, step, warps, stages, copies=copies))
     yield from sorted(found)
 
@@ -126,13 +130,13 @@ def kernel(x: Tensor, route: Route, slots: Slots, tile: Tile, *, gated: bool) ->
     from unmask.fast.kernels.experts import expert_product
 
     count = route[1].numel()
-    rows: dict[torch.dtype, tuple[Tensor, Tensor | None]] = {torch.bfloat16: (x, None)}
+    rows: dict[torch.dtype, tuple[Tensor, Tensor | None]] = {}
 
     def multiply(layer: Layer) -> Tensor:
         weight, scale = stacks(layer)[0 if gated else 1]
-        if weight.dtype not in rows:
+        if weight.dtype in QUANTIZE_ROWS and weight.dtype not in rows:
             rows[weight.dtype] = QUANTIZE_ROWS[weight.dtype](x)
-        narrow, row_scale = rows[weight.dtype]
+        narrow, row_scale = rows.get(weight.dtype, (x, None))
         return expert_product(
             narrow, row_scale, weight, scale, slots, count, tile, gated=gated, dtype=torch.bfloat16
         )
@@ -142,10 +146,13 @@ def kernel(x: Tensor, route: Route, slots: Slots, tile: Tile, *, gated: bool) ->
 
 def expected(layer: Layer, x: Tensor, route: Route, *, gated: bool) -> Tensor:
     """Compute one product of a layer with the library, in bfloat16."""
-    weight, scale = stacks(layer)[0 if gated else 1]
-    wide = weight if scale is None else (weight.float() * scale[..., None]).bfloat16()
+    of = layer.gate_up if gated else layer.down
+    if isinstance(layer, QuantizedExperts) and isinstance(of, QuantizedLinear):
+        wide = layer.stacked(of.decode(of.weight, of.scale, of.inputs, torch.bfloat16))
+    else:
+        wide = stacks(layer)[0 if gated else 1][0]
     by_expert, order = route[1].flatten().int().sort(stable=True)
-    ends = torch.searchsorted(by_expert, torch.arange(len(weight), device="cuda").int(), right=True)
+    ends = torch.searchsorted(by_expert, torch.arange(len(wide), device="cuda").int(), right=True)
     rows = grouped_product(wide, x[order // (len(order) // len(x))], ends.int())
     if gated:
         gate, up = rows.float().chunk(2, dim=-1)
@@ -261,7 +268,7 @@ def measure_tiles(
 @torch.no_grad()
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--formats", default="bf16,fp8,int8")
+    parser.add_argument("--formats", default="bf16,fp8,int8,int4")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--minutes", type=float, default=1.5, help="after which no more tiles are timed")
     parser.add_argument("--compile-share", type=int, help="number of a process that compiles")

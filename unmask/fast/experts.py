@@ -16,7 +16,7 @@ from unmask.models.experts import Experts, Route
 from unmask.models.quantized.experts import QuantizedExperts
 from unmask.models.quantized.linear import QuantizedLinear
 
-Stack = tuple[Tensor, Tensor | None]  # matrices [E, out, in] and the scales [E, out] of narrow ones
+Stack = tuple[Tensor, Tensor | None]  # matrices [E, out, in] and the scales [E, out, ...] of narrow ones
 Slots = tuple[Tensor, Tensor]  # pairs [S, rows] of a token and an expert, and the expert of each slot
 
 
@@ -46,13 +46,9 @@ def tiles_for(gate_up: Tensor, down: Tensor, pairs: int) -> ExpertTiles | None:
     if tiles is None or gate_up.dtype != down.dtype:
         return None
     of_gate, of_down = tiles
-    sizes = (
-        (gate_up.shape[1], 2 * of_gate.outputs),
-        (gate_up.shape[2], of_gate.inner),
-        (down.shape[1], of_down.outputs),
-        (down.shape[2], of_down.inner),
-    )
-    return None if any(size % part for size, part in sizes) else tiles
+    hidden, size = gate_up.shape[1] // 2, down.shape[1]
+    whole = not (hidden % of_gate.outputs or size % of_gate.inner or size % of_down.outputs)
+    return tiles if whole and hidden % of_down.inner == 0 else None
 
 
 def stacks(experts: Experts | QuantizedExperts) -> tuple[Stack, Stack]:
@@ -61,14 +57,15 @@ def stacks(experts: Experts | QuantizedExperts) -> tuple[Stack, Stack]:
         return (experts.gate_up, None), (experts.down, None)
 
     def stack(layer: QuantizedLinear) -> Stack:
-        return experts.stacked(layer.weight), layer.scale.view(experts.experts, -1)
+        return experts.stacked(layer.weight), layer.scale.view(experts.experts, -1, *layer.scale.shape[1:])
 
     return stack(experts.gate_up), stack(experts.down)
 
 
 def _multiply(x: Tensor, stack: Stack, slots: Slots, count: int, *, gated: bool) -> Tensor:
     weight, scale = stack
-    narrow, row_scale = (x, None) if scale is None else QUANTIZE_ROWS[weight.dtype](x)
+    quantize_rows = QUANTIZE_ROWS.get(weight.dtype)
+    narrow, row_scale = (x, None) if quantize_rows is None else quantize_rows(x)
     product: Tensor = expert_product(narrow, row_scale, weight, scale, *slots, count, gated, x.dtype)
     return product
 

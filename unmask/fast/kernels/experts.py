@@ -11,9 +11,10 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 from unmask.fast.kernels import device_of
-from unmask.fast.kernels.tiles import Tile, count_slots
+from unmask.fast.kernels.tiles import GROUP, Tile, count_slots
 
 MOST = 4096  # pairs that a program sorts at a time
 NONE = -1  # marks an empty slot and an empty row of a slot
@@ -53,33 +54,35 @@ def expert_product(
     """Multiply the rows of `count` pairs by the matrices [E, out, in] of their experts: [count, out].
 
     x [n, in] has a row for every count / n pairs. `gated`: a matrix holds a gate and an up half, and the
-    result is silu(gate) * up. Narrow rows and weights have scales [n, 1] and [E, out].
+    result is silu(gate) * up. Rows and weights in e4m3 or int8 have scales [n, 1] and [E, out]. Weights in
+    int4 [E, out, in / 2] have scales [E, out, groups], and their rows none.
     """
-    _, outputs, inputs = weight.shape
+    outputs, inputs = weight.shape[1], x.shape[1]
     size = outputs // 2 if gated else outputs
     pairs, of_slot = slots
     out = x.new_empty(count, size, dtype=dtype)
     source: object = weight
     if tile.copies:
-        from triton.tools.tensor_descriptor import TensorDescriptor
-
-        source = TensorDescriptor.from_tensor(weight.view(-1, inputs), [tile.outputs, tile.inner])
+        source = TensorDescriptor.from_tensor(weight.view(-1, weight.shape[2]), [tile.outputs, tile.inner])
+    grid = len(of_slot), size // tile.outputs
+    sizes = {"SHARE": count // len(x), "WHOLE": inputs, "SIZE": size, "GATED": gated}
+    sizes |= {"ROWS": tile.rows, "OUTPUTS": tile.outputs}
+    launch = {"num_warps": tile.warps, "num_stages": tile.stages}
     with device_of(x):
-        _multiply[(len(of_slot), size // tile.outputs)](
-            *(x.contiguous(), row_scale, source, scale, pairs, of_slot, out),
-            SHARE=count // len(x),
-            WHOLE=inputs,
-            SIZE=size,
-            ROWS=tile.rows,
-            OUTPUTS=tile.outputs,
-            INNER=tile.inner,
-            GATED=gated,
-            SCALED=scale is not None,
-            COPIES=tile.copies,
-            SUM=tl.int32 if weight.dtype == torch.int8 else tl.float32,
-            num_warps=tile.warps,
-            num_stages=tile.stages,
-        )
+        if weight.dtype == torch.uint8:
+            _multiply_int4[grid](
+                x.contiguous(), weight, scale, pairs, of_slot, out, HALF=GROUP // 2, **sizes, **launch
+            )
+        else:
+            _multiply[grid](
+                *(x.contiguous(), row_scale, source, scale, pairs, of_slot, out),
+                INNER=tile.inner,
+                SCALED=scale is not None,
+                COPIES=tile.copies,
+                SUM=tl.int32 if weight.dtype == torch.int8 else tl.float32,
+                **sizes,
+                **launch,
+            )
     return out
 
 
@@ -180,7 +183,66 @@ def _multiply(  # type: ignore[no-untyped-def]
         result = result * tl.load(scale + first + output)[:, None] * of_row
         if GATED:
             second = second * tl.load(scale + first + SIZE + output)[:, None] * of_row
+    _store(result, second, out, pair, column + output, SIZE, GATED)
+
+
+@triton.jit  # type: ignore[untyped-decorator, unused-ignore]
+def _store(  # type: ignore[no-untyped-def]
+    result, up, out, pair, output, SIZE: tl.constexpr, GATED: tl.constexpr
+):
+    """Write some outputs of some pairs."""
     if GATED:
-        result = result / (1.0 + tl.exp(-result)) * second
-    place = pair[None, :].to(tl.int64) * SIZE + column + output[:, None]
-    tl.store(out + place, result, is_row[None, :])
+        result = result / (1.0 + tl.exp(-result)) * up
+    place = pair[None, :].to(tl.int64) * SIZE + output[:, None]
+    tl.store(out + place, result, (pair >= 0)[None, :])
+
+
+@triton.jit  # type: ignore[untyped-decorator, unused-ignore]
+def _multiply_int4(  # type: ignore[no-untyped-def]
+    x,
+    weight,
+    scale,
+    pairs,
+    of_slot,
+    out,
+    SHARE: tl.constexpr,
+    WHOLE: tl.constexpr,
+    SIZE: tl.constexpr,
+    ROWS: tl.constexpr,
+    OUTPUTS: tl.constexpr,
+    HALF: tl.constexpr,
+    GATED: tl.constexpr,
+):
+    """Compute `_multiply` with packed weights; a byte holds two weights of its group, HALF inputs apart."""
+    slot = tl.program_id(0)
+    expert = tl.load(of_slot + slot)
+    if expert < 0:
+        return
+    pair = tl.load(pairs + slot * ROWS + tl.arange(0, ROWS))
+    is_row = (pair >= 0)[None, :]
+    row = tl.maximum(pair, 0) // SHARE
+    column = tl.program_id(1) * OUTPUTS + tl.arange(0, OUTPUTS)
+    first = (expert * (2 * SIZE if GATED else SIZE) + column).to(tl.int64)  # its row in the weight
+    half = tl.arange(0, HALF)
+    x += row[None, :].to(tl.int64) * WHOLE + half[:, None]
+    weight += first[:, None] * (WHOLE // 2) + half[None, :]
+    scale += first * (WHOLE // (2 * HALF))
+    total = tl.zeros((OUTPUTS, ROWS), tl.float32)
+    up = tl.zeros((OUTPUTS, ROWS), tl.float32)
+    for group in range(0, WHOLE // (2 * HALF)):
+        low = tl.load(x + group * 2 * HALF, is_row, 0.0)
+        high = tl.load(x + (group * 2 * HALF + HALF), is_row, 0.0)
+        total += _group(tl.load(weight + group * HALF), low, high) * tl.load(scale + group)[:, None]
+        if GATED:
+            packed = tl.load(weight + (SIZE * (WHOLE // 2) + group * HALF))
+            of_group = tl.load(scale + (SIZE * (WHOLE // (2 * HALF)) + group))
+            up += _group(packed, low, high) * of_group[:, None]
+    _store(total, up, out, pair, column, SIZE, GATED)
+
+
+@triton.jit  # type: ignore[untyped-decorator, unused-ignore]
+def _group(packed, low, high):  # type: ignore[no-untyped-def]
+    """Multiply packed weights by both halves of the inputs of their group, without the scales."""
+    # an arithmetic shift keeps the sign that the flip of the top bit, 8 less, has given
+    flipped = packed.to(tl.int8, bitcast=True) ^ tl.full(packed.shape, -120, tl.int8)
+    return tl.dot((flipped >> 4).to(low.dtype), high, tl.dot(((flipped << 4) >> 4).to(low.dtype), low))

@@ -54,20 +54,26 @@ class ExpertTiles(NamedTuple):
 WIDE_EXPERTS = {
     8: ExpertTiles(Tile(16, 64, 64, 4, 5), Tile(16, 64, 128, 4, 4)),
     24: ExpertTiles(Tile(32, 64, 64, 4, 4), Tile(32, 64, 128, 4, 4)),
-    96: ExpertTiles(Tile(64, 64, 64, 4, 4), Tile(64, 64, 64, 4, 5)),
+    96: ExpertTiles(Tile(64, 64, 64, 4, 4), Tile(64, 128, 64, 4, 4)),
     1 << 20: ExpertTiles(Tile(128, 128, 64, 8, 4, copies=True), Tile(128, 128, 64, 8, 4, copies=True)),
 }
 NARROW_EXPERTS = {
     8: ExpertTiles(Tile(16, 64, 128, 4, 5), Tile(16, 64, 128, 4, 5)),
     24: ExpertTiles(Tile(32, 64, 128, 4, 5), Tile(32, 64, 128, 4, 5)),
-    96: ExpertTiles(Tile(64, 64, 128, 4, 4), Tile(64, 64, 128, 4, 5)),
+    96: ExpertTiles(Tile(64, 64, 128, 4, 4), Tile(64, 128, 128, 4, 4)),
     1 << 20: ExpertTiles(Tile(128, 128, 128, 8, 4, copies=True), Tile(128, 128, 128, 8, 4, copies=True)),
+}
+INT4_EXPERTS = {
+    8: ExpertTiles(Tile(16, 64, GROUP, 4, 5), Tile(16, 64, GROUP, 4, 5)),
+    24: ExpertTiles(Tile(32, 64, GROUP, 4, 4), Tile(32, 64, GROUP, 4, 4)),
+    96: ExpertTiles(Tile(64, 64, GROUP, 4, 4), Tile(64, 64, GROUP, 4, 4)),
 }
 # by the dtype of the weights: the most rows of an average expert that the tiles are used for
 EXPERT_TILES: dict[torch.dtype, dict[int, ExpertTiles]] = {
     torch.bfloat16: WIDE_EXPERTS,
     torch.float8_e4m3fn: NARROW_EXPERTS,
     torch.int8: NARROW_EXPERTS,
+    torch.uint8: INT4_EXPERTS,
 }
 
 
