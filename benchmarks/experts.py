@@ -1,6 +1,6 @@
 """Time mixtures of experts and every tile of their products, to choose those of unmask/fast/kernels/tiles.py.
 
-    python -m benchmarks.experts --formats bf16,fp8,int8,int4 --out FOLDER
+    python -m benchmarks.experts --formats bf16,fp8 --out FOLDER
 
 A first line is one mixture without its router in microseconds, compiled and captured as a CUDA graph: by the
 library, then by our kernels with the tiles in use, beside the least time in which its weights arrive. Then
@@ -74,7 +74,7 @@ def tiles(name: str, case: Case, *, gated: bool) -> Iterator[Tile]:
     inner = ((32, 64) if gated else (64, 128)) if name == "bf16" else (GROUP,)
     of_row, of_weight = {"bf16": (2.0, 2.0), "int4": (2.0, 0.5)}.get(name, (1.0, 1.0))  # bytes of a number
     shapes = ((64, 4), (128, 4), (128, 8), *(() if gated else ((256, 8),)))  # outputs and warps
-    programs = (1, 2) if average > 96 else (1, 2, 3)
+    programs = (1, 2) if average > 96 else (1, 2, 3) if average > 24 else (2, 3)
     found = set()
     loads = (False,) if name == "int4" else (False, True)
     for many, (outputs, warps), step, sharing, copies in product(rows, shapes, inner, programs, loads):
@@ -268,7 +268,7 @@ def measure_tiles(
 @torch.no_grad()
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--formats", default="bf16,fp8,int8,int4")
+    parser.add_argument("--formats", default="bf16,fp8", help="of bf16, fp8, int8 and int4")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--minutes", type=float, default=1.5, help="after which no more tiles are timed")
     parser.add_argument("--compile-share", type=int, help="number of a process that compiles")
