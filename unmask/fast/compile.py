@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from unmask.errors import FieldError, whole
 from unmask.fast import kernels
 from unmask.fast.executor import GraphExecutor
+from unmask.fast.experts import use_expert_kernels
 from unmask.fast.graphs import GraphRunner, allow_shapes
 from unmask.fast.quantized import split_multiply, use_quantized_products
 from unmask.fast.split_products import can_split, split_product
@@ -49,6 +50,7 @@ def compile(
         use_attention_kernel(model)
         use_split_products(model)
         use_quantized_products(model)
+        use_expert_kernels(model)
         for each in (*model.layers, model.norm):
             each.compile(dynamic=False)
     model.runner = runner = GraphRunner(model, bucket, graphs)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -19,6 +19,7 @@ from unmask.models.layers import SwiGLU
 
 RouterName = Literal["softmax", "renormalised", "grouped"]
 Route = tuple[Tensor, Tensor]  # weights [T, k] float32 and numbers [T, k] of each token's experts
+RunFn = Callable[[Any, Tensor, Route], Tensor]  # see Experts.run; takes the experts first
 ProductFn = Callable[[Tensor, Tensor], Tensor]  # rows [P, in] sorted by expert, and where each expert's end
 PARTS = {"gate_up": ("gate", "up"), "down": ("down",)}  # the matrices that a stack holds for each expert
 GROUPED = getattr(F, "grouped_mm", None) or getattr(torch, "_grouped_mm", None)
@@ -100,8 +101,13 @@ class Experts(nn.Module):
         self.gate_up = nn.Parameter(_fresh(shape.experts, 2 * shape.size, size))
         self.down = nn.Parameter(_fresh(shape.experts, size, shape.size))
         self.grouped: bool | None = None  # unmask.compile says so; None: ask the device
+        self.run_fn: RunFn = Experts.run  # unmask.compile may set a faster one
 
     def forward(self, x: Tensor, route: Route) -> Tensor:
+        return self.run_fn(self, x, route)
+
+    def run(self, x: Tensor, route: Route) -> Tensor:
+        """Run the chosen experts on the tokens x [T, d] and add up their weighted results: see `mix`."""
         grouped = can_group(x, self.gate_up) if self.grouped is None else self.grouped
         product = grouped_product if grouped else looped_product
         gate_up, down = (partial(product, stack) for stack in (self.gate_up, self.down))

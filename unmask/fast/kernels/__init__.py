@@ -42,7 +42,7 @@ def multiplies(weight: Tensor) -> bool:
 
 
 def multiplies_narrow(weight: Tensor) -> bool:
-    """Whether a kernel can multiply by this quantized weight; its tiles need a Hopper's shared memory."""
+    """Whether a kernel can multiply by this quantized weight or run these experts; needs a Hopper."""
     if not weight.is_cuda or os.environ.get(SWITCH) == "0" or not _installed():
         return False
     return torch.cuda.get_device_capability(weight.device) >= (9, 0)

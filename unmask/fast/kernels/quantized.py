@@ -176,7 +176,7 @@ def _int4(  # type: ignore[no-untyped-def]
     total = tl.zeros((OUTPUTS, ROWS), tl.float32)
     for _ in range(0, PART):
         low, high = tl.load(x, is_row, 0.0), tl.load(x + HALF, is_row, 0.0)
-        low_weights, high_weights = _unpack(tl.load(weight), low.dtype, ON_GPU)
+        low_weights, high_weights = unpack(tl.load(weight), low.dtype, ON_GPU)
         group = tl.dot(low_weights, low)
         group = tl.dot(high_weights, high, group)
         total += group * tl.load(scale)[:, None]
@@ -207,7 +207,7 @@ UNPACK = tl.constexpr("""{
 
 
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
-def _unpack(packed, dtype: tl.constexpr, ON_GPU: tl.constexpr):  # type: ignore[no-untyped-def]
+def unpack(packed, dtype: tl.constexpr, ON_GPU: tl.constexpr):  # type: ignore[no-untyped-def]
     """Return the weights, -8 to 7, in the low and in the high halves of bytes.
 
     A GPU converts whole numbers slowly. So a half byte becomes the last bits of a float whose last bit counts

@@ -1,4 +1,4 @@
-"""Sizes of the products with narrow weights, chosen on an H200 with benchmarks/tiles.py. Needs no Triton."""
+"""Sizes of products, chosen on an H200 with benchmarks/tiles.py and experts.py. Needs no Triton."""
 
 from __future__ import annotations
 
@@ -62,3 +62,47 @@ def tile_of(dtype: torch.dtype, rows: int, outputs: int) -> Tile | None:
     """Return the tile of a product, or None to leave it to the library."""
     fitting = (case.tile for case in CASES[dtype] if rows <= case.rows and outputs <= case.outputs)
     return next(fitting, None)
+
+
+class ExpertTiles(NamedTuple):
+    """The tiles of both products of a mixture of experts; they have the same rows."""
+
+    gate_up: Tile  # `outputs` of the gate and as many of the up half
+    down: Tile
+
+
+WIDE_EXPERTS = {
+    8: ExpertTiles(Tile(16, 64, 64, 4, 5), Tile(16, 64, 128, 4, 4)),
+    24: ExpertTiles(Tile(32, 64, 64, 4, 4), Tile(32, 64, 128, 4, 4)),
+    96: ExpertTiles(Tile(64, 64, 64, 4, 4), Tile(64, 128, 64, 4, 4)),
+    1 << 20: ExpertTiles(Tile(128, 128, 64, 8, 4, copies=True), Tile(128, 128, 64, 8, 4, copies=True)),
+}
+NARROW_EXPERTS = {
+    8: ExpertTiles(Tile(16, 64, 128, 4, 5), Tile(16, 64, 128, 4, 5)),
+    24: ExpertTiles(Tile(32, 64, 128, 4, 5), Tile(32, 64, 128, 4, 5)),
+    96: ExpertTiles(Tile(64, 64, 128, 4, 4), Tile(64, 128, 128, 4, 4)),
+    1 << 20: ExpertTiles(Tile(128, 128, 128, 8, 4, copies=True), Tile(128, 128, 128, 8, 4, copies=True)),
+}
+INT4_EXPERTS = {
+    8: ExpertTiles(Tile(16, 64, GROUP, 4, 5), Tile(16, 64, GROUP, 4, 5)),
+    24: ExpertTiles(Tile(32, 64, GROUP, 4, 4), Tile(32, 64, GROUP, 4, 4)),
+    96: ExpertTiles(Tile(64, 64, GROUP, 4, 4), Tile(64, 64, GROUP, 4, 4)),
+}
+# by the dtype of the weights: the most rows of an average expert that the tiles are used for
+EXPERT_TILES: dict[torch.dtype, dict[int, ExpertTiles]] = {
+    torch.bfloat16: WIDE_EXPERTS,
+    torch.float8_e4m3fn: NARROW_EXPERTS,
+    torch.int8: NARROW_EXPERTS,
+    torch.uint8: INT4_EXPERTS,
+}
+
+
+def expert_tiles(dtype: torch.dtype, pairs: int, experts: int) -> ExpertTiles | None:
+    """Return the tiles for so many pairs of a token and an expert, or None to leave them to the library."""
+    rows = pairs / experts
+    return next((tiles for most, tiles in EXPERT_TILES.get(dtype, {}).items() if rows <= most), None)
+
+
+def count_slots(pairs: int, experts: int, rows: int) -> int:
+    """Return the slots of so many rows that any choice of experts fits into."""
+    return pairs // rows + experts

@@ -7,7 +7,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from unmask.models.experts import Experts, Route, can_group, grouped_product, mix, run_looped
+from unmask.models.experts import Experts, Route, RunFn, can_group, grouped_product, mix, run_looped
 from unmask.models.quantized.fp8 import FP8Linear, quantize_rows
 from unmask.models.quantized.linear import QuantizedLinear
 
@@ -24,11 +24,16 @@ class QuantizedExperts(nn.Module):
         super().__init__()
         self.experts = len(experts.gate_up)
         self.grouped: bool | None = None  # see Experts
+        self.run_fn: RunFn = QuantizedExperts.run
         for name in ("gate_up", "down"):
             stack = getattr(experts, name)
             setattr(self, name, layer(stack.shape[2], stack.shape[0] * stack.shape[1]))
 
     def forward(self, x: Tensor, route: Route) -> Tensor:
+        return self.run_fn(self, x, route)
+
+    def run(self, x: Tensor, route: Route) -> Tensor:
+        """Run the chosen experts, see `mix`."""
         gate_up, down = (partial(self.multiply, layer) for layer in (self.gate_up, self.down))
         return mix(x, route, self.experts, gate_up, down)
 
