@@ -148,9 +148,18 @@ def test_every_layer_is_quantized_and_norms_are_not(family: Trunk, dtype: str) -
     narrow = load(family.folder, device="cpu", dtype=dtype)
     layers = [layer for layer in narrow.layers.modules() if isinstance(layer, QuantizedLinear)]
     assert len(layers) == 7 * family.shape.layers
-    assert {layer.format for layer in layers} == {dtype}
+    assert {layer.format for layer in layers} == ({"int4", "int8"} if dtype == "int4" else {dtype})
     assert narrow.norm.weight.dtype == torch.float32
     assert not any(tensor.is_meta for tensor in narrow.state_dict().values())
+
+
+def test_int4_keeps_attention_outputs_and_the_last_layers_at_eight_bits(family: Trunk) -> None:
+    first, *last = load(family.folder, device="cpu", dtype="int4").layers
+    assert {layer.weight.dtype for layer in (first.attention.query, first.mlp.down)} == {torch.uint8}
+    assert first.attention.output.weight.dtype == torch.int8
+    for layer in last:
+        weights = [one.weight for one in layer.modules() if isinstance(one, QuantizedLinear)]
+        assert {weight.dtype for weight in weights} == {torch.int8}
 
 
 def test_int4_keeps_the_embedding_and_the_head_at_eight_bits(family: Trunk) -> None:
@@ -191,6 +200,14 @@ def test_a_checkpoint_of_one_format_is_not_loaded_as_another(tmp_path: Path) -> 
 def test_an_unknown_format_is_refused(tmp_path: Path, field: object) -> None:
     save(load(GOLDENS / "llada_tiny", device="cpu", dtype="int8"), tmp_path)
     path = tmp_path / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"quantization_config": field}))
+    with raises_field("quantization_config", field):
+        load(tmp_path, device="cpu")
+
+
+def test_int4_with_every_layer_at_four_bits_is_refused(tmp_path: Path) -> None:
+    save(load(GOLDENS / "llada_tiny", device="cpu", dtype="int4"), tmp_path)
+    path, field = tmp_path / "config.json", {"quant_method": "unmask", "format": "int4"}
     path.write_text(json.dumps(json.loads(path.read_text()) | {"quantization_config": field}))
     with raises_field("quantization_config", field):
         load(tmp_path, device="cpu")
