@@ -13,7 +13,7 @@ from unmask.errors import FieldError
 from unmask.models.experts import Experts
 from unmask.models.quantized.experts import QuantizedExperts
 from unmask.models.quantized.fp8 import FP8Linear
-from unmask.models.quantized.int4 import Int4Linear
+from unmask.models.quantized.int4 import Int4Linear, Int4PairLinear
 from unmask.models.quantized.int8 import Int8Embedding, Int8Linear
 from unmask.models.quantized.linear import QuantizedLinear
 from unmask.models.trunk import Trunk
@@ -22,7 +22,7 @@ FIELD = "quantization_config"  # of config.json
 METHOD = "unmask"  # its quant_method
 REMEDY = "load the checkpoint that it was made from, and let dtype quantize it"
 WEIGHTS = 1 << 23  # quantized at a time
-LAST = 2  # layers, whose rounding changes the logits most
+LAST = 2  # layers, whose rounding changes the logits more than that of others
 Model = TypeVar("Model", bound=Trunk)
 
 
@@ -31,23 +31,22 @@ class Format:
     """The layers of a format. Norms and routers are never quantized."""
 
     layer: type[QuantizedLinear]  # of attention, MLP and experts
-    sensitive: type[QuantizedLinear] | None = None  # of attention outputs and the last layers; None: `layer`
+    last: type[QuantizedLinear] | None = None  # of the last layers; None: as the others
     head: type[QuantizedLinear] | None = None  # None: 16 bits, so that a few logits can be computed again
     embed: type[Int8Embedding] | None = None  # None: 16 bits
     version: int = 1  # another in config.json is refused
 
     def layer_of(self, path: str, layers: int) -> type[QuantizedLinear]:
-        """Return the layer that takes the place of a module in one of so many layers."""
-        last = tuple(f"layers.{number}." for number in range(max(0, layers - LAST), layers))
-        is_sensitive = path.startswith(last) or path.endswith(".attention.output")
-        return self.sensitive if is_sensitive and self.sensitive is not None else self.layer
+        """Return the layer that takes the place of a module of a model with so many layers."""
+        is_last = path.startswith(tuple(f"layers.{layers - back}." for back in range(1, LAST + 1)))
+        return self.last if is_last and self.last is not None else self.layer
 
 
 FORMATS = {
     "fp8": Format(layer=FP8Linear),
     "int8": Format(layer=Int8Linear),
     "int4": Format(
-        layer=Int4Linear, sensitive=Int8Linear, head=Int8Linear, embed=Int8Embedding, version=2
+        layer=Int4Linear, last=Int4PairLinear, head=Int8Linear, embed=Int8Embedding, version=2
     ),
 }
 
