@@ -45,9 +45,7 @@ class Format:
 FORMATS = {
     "fp8": Format(layer=FP8Linear),
     "int8": Format(layer=Int8Linear),
-    "int4": Format(
-        layer=Int4Linear, last=Int4PairLinear, head=Int8Linear, embed=Int8Embedding, version=2
-    ),
+    "int4": Format(layer=Int4Linear, last=Int4PairLinear, head=Int8Linear, embed=Int8Embedding, version=2),
 }
 
 
@@ -124,7 +122,7 @@ def stored_format(config: Mapping[str, object]) -> str | None:
         raise FieldError(FIELD, value, problem, REMEDY, "config.json")
     name = str(value["format"])
     if value.get("version", 1) != FORMATS[name].version:
-        problem = f"must be of version {FORMATS[name].version}, which keeps other layers at other widths"
+        problem = f"must be of version {FORMATS[name].version}, which stores the last layers otherwise"
         raise FieldError(FIELD, value, problem, REMEDY, "config.json")
     return name
 

@@ -73,7 +73,7 @@ class Int4PairLinear(Int4Linear):
     def decode(weight: Tensor, scale: Tensor, inputs: int, dtype: torch.dtype) -> Tensor:
         pairs = zip(weight.chunk(2, dim=1), scale.chunk(2, dim=1), strict=True)
         first, error = (Int4Linear.decode(*pair, inputs, torch.float32) for pair in pairs)
-        return (first + error).to(dtype)
+        return first.add_(error).to(dtype)
 
     @staticmethod
     def product(x: Tensor, weight: Tensor, scale: Tensor, *, native: bool) -> Tensor:
