@@ -26,11 +26,11 @@ from unmask.models import random_model  # noqa: E402
 from unmask.models.layers import Attention, SwiGLU  # noqa: E402
 from unmask.models.quantized.convert import quantize_model  # noqa: E402
 from unmask.models.quantized.fp8 import FP8Linear  # noqa: E402
-from unmask.models.quantized.int4 import Int4Linear  # noqa: E402
+from unmask.models.quantized.int4 import Int4Linear, Int4PairLinear  # noqa: E402
 from unmask.models.quantized.int8 import Int8Linear  # noqa: E402
 from unmask.models.quantized.linear import QuantizedLinear, quantized_layers  # noqa: E402
 
-LAYERS = [FP8Linear, Int8Linear, Int4Linear]
+LAYERS = [FP8Linear, Int8Linear, Int4Linear, Int4PairLinear]
 # the interpreter has no products of bfloat16
 DTYPE = torch.bfloat16 if DEVICE == "cuda" else torch.float16
 

@@ -19,7 +19,7 @@ from unmask.models import load, random_checkpoint, save
 from unmask.models.quantized import convert, int4, linear
 from unmask.models.quantized.convert import FORMATS, quantize_model
 from unmask.models.quantized.fp8 import FP8Linear
-from unmask.models.quantized.int4 import Int4Linear
+from unmask.models.quantized.int4 import Int4Linear, Int4PairLinear
 from unmask.models.quantized.int8 import Int8Linear
 from unmask.models.quantized.linear import QuantizedLinear
 from unmask.models.trunk import Trunk
@@ -155,6 +155,23 @@ def test_every_layer_is_quantized_and_norms_are_not(family: Trunk, dtype: str) -
     assert not any(tensor.is_meta for tensor in narrow.state_dict().values())
 
 
+@pytest.mark.parametrize("inputs", [64, 128, 200])
+def test_a_pair_of_int4_weights_is_as_near_as_int8(inputs: int) -> None:
+    weight, x = normal(48, inputs), normal(5, inputs, seed=1)
+    pair = filled(Int4PairLinear, weight)
+    assert (decoded(pair) - weight).norm() < 1.3 * ERROR["int8"] * weight.norm()
+    torch.testing.assert_close(pair(x), x @ decoded(pair).T)
+
+
+def test_the_last_two_layers_of_int4_lose_less(family: Trunk) -> None:
+    narrow = load(family.folder, device="cpu", dtype="int4")
+    errors = []
+    for layer, plain in zip(narrow.layers, family.layers, strict=True):
+        error, weight = decoded(layer.mlp.down) - plain.mlp.down.weight, plain.mlp.down.weight
+        errors.append(error.norm() / weight.norm())
+    assert max(errors[-2:]) < 0.02 < min(errors[:-2])
+
+
 def test_int4_keeps_the_embedding_and_the_head_at_eight_bits(family: Trunk) -> None:
     narrow = load(family.folder, device="cpu", dtype="int4")
     assert {narrow.embed.weight.dtype, narrow.head.weight.dtype} == {torch.int8}
@@ -193,6 +210,14 @@ def test_a_checkpoint_of_one_format_is_not_loaded_as_another(tmp_path: Path) -> 
 def test_an_unknown_format_is_refused(tmp_path: Path, field: object) -> None:
     save(load(GOLDENS / "llada_tiny", device="cpu", dtype="int8"), tmp_path)
     path = tmp_path / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"quantization_config": field}))
+    with raises_field("quantization_config", field):
+        load(tmp_path, device="cpu")
+
+
+def test_int4_with_every_layer_at_four_bits_is_refused(tmp_path: Path) -> None:
+    save(load(GOLDENS / "llada_tiny", device="cpu", dtype="int4"), tmp_path)
+    path, field = tmp_path / "config.json", {"quant_method": "unmask", "format": "int4"}
     path.write_text(json.dumps(json.loads(path.read_text()) | {"quantization_config": field}))
     with raises_field("quantization_config", field):
         load(tmp_path, device="cpu")

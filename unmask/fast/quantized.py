@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from unmask.fast import kernels
 from unmask.fast.kernels.tiles import Tile, tile_of
 from unmask.models.quantized import fp8, int8
-from unmask.models.quantized.int4 import Int4Linear
+from unmask.models.quantized.int4 import Int4Linear, Int4PairLinear
 from unmask.models.quantized.linear import QuantizedLinear, quantized_layers
 from unmask.models.quantized.linear import multiply as plain_multiply
 
@@ -61,6 +61,8 @@ def tile_for(layer: QuantizedLinear, rows: int, *, split: bool) -> Tile | None:
 
 def partial_products(layer: QuantizedLinear, rows: Tensor, *, splits: int, dtype: torch.dtype) -> Tensor:
     """Multiply rows [n, in] by the weight of a layer, in parts of the inner dimension: [splits, n, out]."""
+    if isinstance(layer, Int4PairLinear):
+        rows = torch.cat((rows, rows), dim=1)
     if isinstance(layer, Int4Linear):
         product: Tensor = int4_product(rows, layer.weight, layer.scale, splits, dtype)
         return product

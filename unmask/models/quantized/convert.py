@@ -13,14 +13,16 @@ from unmask.errors import FieldError
 from unmask.models.experts import Experts
 from unmask.models.quantized.experts import QuantizedExperts
 from unmask.models.quantized.fp8 import FP8Linear
-from unmask.models.quantized.int4 import Int4Linear
+from unmask.models.quantized.int4 import Int4Linear, Int4PairLinear
 from unmask.models.quantized.int8 import Int8Embedding, Int8Linear
 from unmask.models.quantized.linear import QuantizedLinear
 from unmask.models.trunk import Trunk
 
 FIELD = "quantization_config"  # of config.json
 METHOD = "unmask"  # its quant_method
+REMEDY = "load the checkpoint that it was made from, and let dtype quantize it"
 WEIGHTS = 1 << 23  # quantized at a time
+LAST = 2  # layers, whose rounding changes the logits more than that of others
 Model = TypeVar("Model", bound=Trunk)
 
 
@@ -29,24 +31,31 @@ class Format:
     """The layers of a format. Norms and routers are never quantized."""
 
     layer: type[QuantizedLinear]  # of attention, MLP and experts
+    last: type[QuantizedLinear] | None = None  # of the last layers; None: as the others
     head: type[QuantizedLinear] | None = None  # None: 16 bits, so that a few logits can be computed again
     embed: type[Int8Embedding] | None = None  # None: 16 bits
+    version: int = 1  # another in config.json is refused
+
+    def layer_of(self, path: str, layers: int) -> type[QuantizedLinear]:
+        """Return the layer that takes the place of a module of a model with so many layers."""
+        is_last = path.startswith(tuple(f"layers.{layers - back}." for back in range(1, LAST + 1)))
+        return self.last if is_last and self.last is not None else self.layer
 
 
 FORMATS = {
     "fp8": Format(layer=FP8Linear),
     "int8": Format(layer=Int8Linear),
-    "int4": Format(layer=Int4Linear, head=Int8Linear, embed=Int8Embedding),
+    "int4": Format(layer=Int4Linear, last=Int4PairLinear, head=Int8Linear, embed=Int8Embedding, version=2),
 }
 
 
-def quantize_modules(model: nn.Module, name: str) -> dict[str, str]:
+def quantize_modules(model: Trunk, name: str) -> dict[str, str]:
     """Swap the layers of a model on `meta`. Return each swapped weight's old name and its layer's name."""
     chosen = FORMATS[name]
     swapped: dict[str, str] = {}
     for path, module in list(model.named_modules()):
         if isinstance(module, nn.Linear):
-            layer = chosen.head if path == "head" else chosen.layer
+            layer = chosen.head if path == "head" else chosen.layer_of(path, model.shape.layers)
             if layer is not None:
                 narrow = layer(module.in_features, module.out_features, bias=module.bias is not None)
                 model.set_submodule(path, narrow.to("meta"))
@@ -56,7 +65,8 @@ def quantize_modules(model: nn.Module, name: str) -> dict[str, str]:
             model.set_submodule(path, table.to("meta"))
             swapped[f"{path}.weight"] = path
         elif isinstance(module, Experts):
-            model.set_submodule(path, QuantizedExperts(module, chosen.layer).to("meta"))
+            layer = chosen.layer_of(path, model.shape.layers)
+            model.set_submodule(path, QuantizedExperts(module, layer).to("meta"))
             swapped |= {f"{path}.{stack}": f"{path}.{stack}" for stack in ("gate_up", "down")}
     return swapped
 
@@ -109,11 +119,14 @@ def stored_format(config: Mapping[str, object]) -> str | None:
     known = isinstance(value, dict) and value.get("quant_method") == METHOD
     if not known or not isinstance(value, dict) or value.get("format") not in FORMATS:
         problem = f"must be of quant_method {METHOD} and one of the formats {', '.join(FORMATS)}"
-        remedy = "load the checkpoint that it was made from, and let dtype quantize it"
-        raise FieldError(FIELD, value, problem, remedy, "config.json")
-    return str(value["format"])
+        raise FieldError(FIELD, value, problem, REMEDY, "config.json")
+    name = str(value["format"])
+    if value.get("version", 1) != FORMATS[name].version:
+        problem = f"must be of version {FORMATS[name].version}, which stores the last layers otherwise"
+        raise FieldError(FIELD, value, problem, REMEDY, "config.json")
+    return name
 
 
 def format_field(name: str) -> dict[str, object]:
     """Return the field of config.json that names a format."""
-    return {FIELD: {"quant_method": METHOD, "format": name}}
+    return {FIELD: {"quant_method": METHOD, "format": name, "version": FORMATS[name].version}}

@@ -52,6 +52,34 @@ class Int4Linear(QuantizedLinear):
         return in_parts(plain_product, x, weight, scale)
 
 
+class Int4PairLinear(Int4Linear):
+    """A linear layer with a byte per weight: a second int4 weight [out, in] holds the error of the first.
+
+    They lie side by side, as one int4 weight [out, 2 * in] for inputs that are repeated.
+    """
+
+    @staticmethod
+    def empty(outputs: int, inputs: int) -> tuple[Tensor, Tensor]:
+        return Int4Linear.empty(outputs, 2 * (inputs + -inputs % GROUP))
+
+    @staticmethod
+    def encode(weight: Tensor) -> tuple[Tensor, Tensor]:
+        first = Int4Linear.encode(weight)
+        error = weight.float() - Int4Linear.decode(*first, weight.shape[1], torch.float32)
+        narrow, scale = zip(first, Int4Linear.encode(error), strict=True)
+        return torch.cat(narrow, dim=1), torch.cat(scale, dim=1)
+
+    @staticmethod
+    def decode(weight: Tensor, scale: Tensor, inputs: int, dtype: torch.dtype) -> Tensor:
+        pairs = zip(weight.chunk(2, dim=1), scale.chunk(2, dim=1), strict=True)
+        first, error = (Int4Linear.decode(*pair, inputs, torch.float32) for pair in pairs)
+        return first.add_(error).to(dtype)
+
+    @staticmethod
+    def product(x: Tensor, weight: Tensor, scale: Tensor, *, native: bool) -> Tensor:
+        return in_parts(pair_product, x, weight, scale)
+
+
 def best_scale(groups: Tensor) -> Tensor:
     """Return the scale of each group [..., 1] that gives the least squared error."""
     place = groups.abs().argmax(-1, keepdim=True)
@@ -74,3 +102,8 @@ def rounded(groups: Tensor, scale: Tensor) -> Tensor:
 def plain_product(x: Tensor, weight: Tensor, scale: Tensor) -> Tensor:
     """Multiply x [n, in] by a packed weight that is unpacked first."""
     return F.linear(x, Int4Linear.decode(weight, scale, x.shape[-1], x.dtype))
+
+
+def pair_product(x: Tensor, weight: Tensor, scale: Tensor) -> Tensor:
+    """Multiply x [n, in] by a pair of packed weights that is unpacked first."""
+    return F.linear(x, Int4PairLinear.decode(weight, scale, x.shape[-1], x.dtype))
