@@ -64,6 +64,8 @@ def stacks(experts: Experts | QuantizedExperts) -> tuple[Stack, Stack]:
 
 def _multiply(x: Tensor, stack: Stack, slots: Slots, count: int, *, gated: bool) -> Tensor:
     weight, scale = stack
+    if weight.dtype == torch.uint8:  # a pair of int4 weights multiplies its inputs twice
+        x = x.repeat(1, 2 * weight.shape[2] // x.shape[1])
     quantize_rows = QUANTIZE_ROWS.get(weight.dtype)
     narrow, row_scale = (x, None) if quantize_rows is None else quantize_rows(x)
     product: Tensor = expert_product(narrow, row_scale, weight, scale, *slots, count, gated, x.dtype)
