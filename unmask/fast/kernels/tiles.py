@@ -34,11 +34,13 @@ FEW = [
     Case(64, 8192, Tile(64, 64, 256, 4, 5, splits=2)),
     Case(64, 16384, Tile(64, 64, 128, 4, 5)),
     Case(64, ANY, Tile(64, 64, 128, 4, 3)),
+    Case(128, 8192, Tile(64, 64, 256, 4, 5)),
 ]
 # by the dtype of a weight; the first case that fits is taken
 CASES: dict[torch.dtype, list[Case]] = {
     torch.float8_e4m3fn: [
         *FEW,
+        Case(128, ANY, None),
         Case(768, 8192, None),
         Case(768, 16384, Tile(64, 128, 128, 4, 3)),
         Case(768, ANY, None),
@@ -46,6 +48,7 @@ CASES: dict[torch.dtype, list[Case]] = {
     ],
     torch.int8: [
         *FEW,
+        Case(128, ANY, Tile(128, 64, 128, 4, 3)),
         Case(768, 8192, Tile(64, 128, 128, 4, 4)),
         Case(768, ANY, Tile(64, 128, 128, 4, 3)),
         Case(ANY, ANY, Tile(128, 256, 128, 8, 4, copies=True)),
