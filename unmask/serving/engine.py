@@ -47,7 +47,7 @@ log = logging.getLogger(__name__)
 DEFAULT_LIMITS = Limits()
 SMOOTHING = 0.1  # weight of the newest request in the mean time that a request takes
 LONGEST_RETRY = 60  # seconds
-OVERLAP_COLUMNS = 4096  # of all rows, from which on halves of a batch are as fast per column as the whole
+OVERLAP_COLUMNS = 1536  # of all rows, from which on halves of a batch are as fast per column as the whole
 Result = TypeVar("Result")
 
 
