@@ -88,10 +88,10 @@ def percentile(values: Sequence[float], percent: int) -> float:
 
 
 @contextmanager
-def running(model: Trunk, limits: Limits) -> Iterator[tuple[Engine, Clock]]:
+def running(model: Trunk, limits: Limits, *, overlap: bool | None = None) -> Iterator[tuple[Engine, Clock]]:
     """Run an engine as `unmask serve --batched` does, and end it at once."""
     clock = Clock()
-    server = Engine(model, limits, clock)
+    server = Engine(model, limits, clock, overlap=overlap)
     server.start()
     try:
         yield server, clock
@@ -188,8 +188,23 @@ def closed_loop(
         "step_p50_ms": median(took),
         "step_p95_ms": percentile(took, 95),
         "step_p95_over_p50": percentile(took, 95) / median(took),
+        "slowest_ticks": slowest(clock, begin, end),
         **latencies(crowd.answers),
     }
+
+
+def slowest(clock: Clock, begin: int, end: int, count: int = 8) -> list[dict[str, float]]:
+    """Return the ticks that took longest, with their rows and forwards."""
+    took = [(clock.ends[i] - clock.ends[i - 1], i) for i in range(begin + 1, end)]
+    return [
+        {
+            "ms": ms * 1e3,
+            "tick": i - begin,
+            "rows": clock.ticks[i].rows,
+            "forwards": clock.ticks[i].evaluations,
+        }
+        for ms, i in sorted(took, reverse=True)[:count]
+    ]
 
 
 def open_loop(
