@@ -113,7 +113,8 @@ def warm_up_server(
     blocks = -(-length // (config.block_size(model.info, length) or length))
     few_steps = replace(config, steps=min(config.steps or length, blocks * STEPS), stop=())
     for rows in (1,) if exact else batch_sizes(limits.max_rows):
-        engine = Engine(model, limits, exact=exact)
+        # not in halves: decisions on all rows must be compiled too
+        engine = Engine(model, limits, exact=exact, overlap=False)
         prompt = dummy_prompt(model.info, length)
         jobs = [engine.submit(prompt, settings.sampler, few_steps) for _ in range(rows)]
         with engine:  # started when all are there, so that they share every step
