@@ -1,9 +1,11 @@
 """Time every tile of the products with narrow weights, to choose those of unmask/fast/kernels/tiles.py.
 
-    python -m benchmarks.tiles --columns 64,384,3072 --out FOLDER
+    python -m benchmarks.tiles --columns 64,65,384,3072 --out FOLDER
+    python -m benchmarks.tiles --columns 64,65 --formats bf16
 
 A line is one product of LLaDA-8B in microseconds, captured as a CUDA graph: of the library, then of the best
-tiles. Several weights take turns, so that none stays in the GPU's cache. Tiles are compiled in parallel.
+tiles by splits and extra rows. Several weights take turns, so that none stays in the GPU's cache. Tiles are
+compiled in parallel.
 """
 
 from __future__ import annotations
@@ -21,13 +23,13 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from unmask.bench.timing import machine, milliseconds
 from unmask.fast.kernels.tiles import GROUP, Tile
 from unmask.fast.quantized import QUANTIZE_ROWS
 from unmask.models.quantized.convert import FORMATS
-from unmask.models.quantized.linear import QuantizedLinear, multiply
+from unmask.models.quantized.linear import multiply
 
 SHAPES = ((12288, 4096), (4096, 4096), (24576, 4096), (4096, 12288))  # outputs and inputs of LLaDA-8B
 TURNS = 4  # weights that take turns
@@ -38,10 +40,11 @@ PROCESSES = 12  # that compile
 def tiles(name: str, columns: int) -> Iterator[Tile]:
     """Yield the tiles to try for a number of columns."""
     inner = GROUP if name == "int4" else 128
+    if columns <= 80:
+        yield from few_columns(name, columns)
+        return
     if columns <= 128:
-        sizes = product(
-            (64,) if columns <= 64 else (64, 128), (32, 64, 128), (128, 256), (3, 4, 5), (1, 2, 4)
-        )
+        sizes = product((64, 128), (32, 64, 128), (128, 256), (3, 4, 5), (1, 2, 4))
         for rows, outputs, width, stages, splits in sizes:
             fits = (rows + outputs) * width * stages <= SHARED_MEMORY
             if fits and (name != "int4" or (width == GROUP and outputs > 32 and stages < 5)):
@@ -55,28 +58,50 @@ def tiles(name: str, columns: int) -> Iterator[Tile]:
                 yield Tile(rows, outputs, inner, warps, stages, copies=True)
 
 
-def weight(name: str, outputs: int, inputs: int) -> QuantizedLinear:
+def few_columns(name: str, columns: int) -> Iterator[Tile]:
+    """Yield the tiles for a block. Up to 64 columns, extra rows only decide which factor is on the left."""
+    rows = [(64, 0), (64, 16)] if columns <= 64 else [(64, 16)]
+    steps = [(128, 3), (128, 5), (256, 5)]
+    if name == "int4":  # its weight is always on the left
+        rows, steps = [(64, 0)] if columns <= 64 else [(64, 16), (128, 0)], [(GROUP, 3), (GROUP, 4)]
+    elif name == "bf16":
+        steps = [(128, 4), (64, 5)]
+    for (many, extra), outputs, (width, stages), splits in product(rows, (64, 128), steps, (1, 2, 4)):
+        if outputs > 64 and (name == "int4" or not extra):
+            continue  # too many registers, or known to be slower
+        size = (many + extra + outputs) * width * stages * (2 if name == "bf16" else 1)
+        if size <= SHARED_MEMORY and splits <= (4 if name == "int4" else 2):
+            yield Tile(many, outputs, width, 4, stages, splits, extra=extra)
+
+
+def weight(name: str, outputs: int, inputs: int) -> nn.Module:
+    if name == "bf16":
+        return nn.Linear(inputs, outputs, bias=False, device="cuda", dtype=torch.bfloat16)
     layer = FORMATS[name].layer(inputs, outputs).cuda()
     layer.weight, layer.scale = layer.encode(torch.randn(outputs, inputs, device="cuda") / inputs**0.5)
     layer.native = layer.has_products(layer.weight.device)
     return layer
 
 
-def kernel(name: str, x: Tensor, tile: Tile) -> Callable[[QuantizedLinear], Tensor]:
+def kernel(name: str, x: Tensor, tile: Tile) -> Callable[[Any], Tensor]:
     """Return the product of a tile, without quantizing the rows."""
     from unmask.fast.kernels.quantized import int4_product, scaled_product
 
     dtype = torch.bfloat16 if tile.splits == 1 else torch.float32
     if name == "int4":
         return lambda layer: int4_product(x, layer.weight, layer.scale, tile, tile.splits, dtype)
+    if name == "bf16":
+        return lambda layer: scaled_product(x, None, layer.weight, None, tile, tile.splits, dtype)
     narrow, row_scale = QUANTIZE_ROWS[FORMATS[name].layer.empty(1, 1)[0].dtype](x)
     return lambda layer: scaled_product(
         narrow, row_scale, layer.weight, layer.scale, tile, tile.splits, dtype
     )
 
 
-def library(name: str, x: Tensor) -> Callable[[QuantizedLinear], Tensor]:
+def library(name: str, x: Tensor) -> Callable[[Any], Tensor]:
     """Return the library's product; the rows are quantized in it."""
+    if name == "bf16":
+        return lambda layer: F.linear(x, layer.weight)
     torch._dynamo.reset()  # type: ignore[no-untyped-call, unused-ignore]
     call = torch.compile(multiply, dynamic=False)
     return lambda layer: call(layer, x)
@@ -103,7 +128,7 @@ def warm(formats: list[str], columns: list[int], number: int) -> None:
         for inputs in (4096, 12288)
         for tile in tiles(name, count)
     ]
-    made: dict[tuple[str, int], QuantizedLinear] = {}
+    made: dict[tuple[str, int], nn.Module] = {}
     for name, count, inputs, tile in todo[number::PROCESSES]:
         if (name, inputs) not in made:
             made[name, inputs] = weight(name, 4096, inputs)
@@ -117,7 +142,7 @@ def warm(formats: list[str], columns: list[int], number: int) -> None:
 
 def measure(formats: list[str], columns: list[int], deadline: float) -> list[dict[str, object]]:
     found: list[dict[str, object]] = []
-    made: dict[tuple[str, int], list[QuantizedLinear]] = {}
+    made: dict[tuple[str, int], list[nn.Module]] = {}
     for name, number, count in product(formats, range(len(SHAPES)), columns):
         outputs, inputs = SHAPES[number]
         if (name, number) not in made:
@@ -127,11 +152,13 @@ def measure(formats: list[str], columns: list[int], deadline: float) -> list[dic
         x = torch.randn(count, inputs, device="cuda", dtype=torch.bfloat16)
         wide = [torch.randn(outputs, inputs, device="cuda", dtype=torch.bfloat16) for _ in range(3)]
         plain = microseconds(partial(F.linear, x), wide)
-        of_library = microseconds(library(name, x), layers)
-        expected = multiply(layers[0], x).float()
+        of_library = microseconds(by_library := library(name, x), layers)
+        expected = by_library(layers[0]).float()
         times = []
         for tile in tiles(name, count):
             if inputs % (tile.inner * tile.splits) or time.monotonic() > deadline:
+                continue
+            if tile.splits > 1 and outputs > 4096:  # no norm follows that adds up the parts
                 continue
             try:
                 call = kernel(name, x, tile)
@@ -144,8 +171,8 @@ def measure(formats: list[str], columns: list[int], deadline: float) -> list[dic
         worst = max((error for *_, error in times), default=0.0)
         times_of = f"bf16 {plain:.1f}, library {of_library:.1f}, off {worst:.3f}"
         print(f"{count:5} {name} {outputs}x{inputs}: {times_of}")
-        for splits in (1, 2, 4):
-            best = [each for each in times if each[1].splits == splits][:4]
+        for kind in sorted({(tile.splits, tile.extra) for _, tile, _ in times}):
+            best = [each for each in times if (each[1].splits, each[1].extra) == kind][:4]
             print("      ", "  ".join(f"{taken:.1f} {tuple(tile)}" for taken, tile, _ in best))
         found.append(
             {
@@ -164,7 +191,7 @@ def measure(formats: list[str], columns: list[int], deadline: float) -> list[dic
 @torch.no_grad()
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--columns", default="64,384,3072")
+    parser.add_argument("--columns", default="64,65,384,3072")
     parser.add_argument("--formats", default=",".join(FORMATS))
     parser.add_argument("--out", type=Path)
     parser.add_argument("--minutes", type=float, default=3.0)

@@ -53,20 +53,34 @@ def plain(layer: QuantizedLinear, x: Tensor) -> Tensor:
     return layer.product(x.float(), layer.weight, layer.scale, native=False)
 
 
+def assert_parts_add_up(layer: QuantizedLinear, x: Tensor, splits: int) -> None:
+    parts = partial_products(layer, x, splits=splits, dtype=torch.float32)
+    assert parts.shape == (splits, len(x), 256)
+    expected, slack = plain(layer, x), 0.0
+    if isinstance(layer, FP8Linear) and DEVICE == "cuda":
+        # tensor cores add up e4m3 with fewer bits than float32
+        weight = layer.decode(layer.weight, layer.scale, 512, torch.float32)
+        slack = 2**-12 * (x.float().abs() @ weight.abs().T)
+    assert ((parts.sum(0) - expected).abs() <= 2e-3 + 1e-3 * expected.abs() + slack).all()
+
+
 @pytest.mark.parametrize("splits", [1, 2])
-@pytest.mark.parametrize("count", [1, 20, 64, 150])
+@pytest.mark.parametrize("count", [1, 20, 64, 65, 80, 150])
 @pytest.mark.parametrize("layer", LAYERS)
 def test_the_parts_of_a_kernel_add_up_to_the_plain_product(layer, count, splits):
     narrow, x = made(layer), rows(count)
     if tile_for(narrow, count, split=False) is None:
-        count, x = 1000, rows(1000)  # the library multiplies so few
-    parts = partial_products(narrow, x, splits=splits, dtype=torch.float32)
-    assert parts.shape == (splits, count, 256)
-    expected, slack = plain(narrow, x), 0.0
-    if layer is FP8Linear and DEVICE == "cuda":  # tensor cores add up e4m3 with fewer bits than float32
-        weight = narrow.decode(narrow.weight, narrow.scale, 512, torch.float32)
-        slack = 2**-12 * (x.float().abs() @ weight.abs().T)
-    assert ((parts.sum(0) - expected).abs() <= 2e-3 + 1e-3 * expected.abs() + slack).all()
+        x = rows(1000)  # the library multiplies so few
+    assert_parts_add_up(narrow, x, splits)
+
+
+@pytest.mark.parametrize("count", [20, 64, 70, 170])
+@pytest.mark.parametrize("layer", LAYERS)
+def test_a_tile_with_extra_rows_multiplies_any_number_of_rows(monkeypatch, layer, count):
+    narrow = made(layer)
+    tile = Tile(64, 64, 128, 4, 3, extra=16)
+    monkeypatch.setitem(CASES, narrow.weight.dtype, [Case(200, 4096, tile)])
+    assert_parts_add_up(narrow, rows(count), splits=2)
 
 
 @pytest.mark.parametrize("layer", LAYERS)

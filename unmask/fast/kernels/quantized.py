@@ -17,9 +17,18 @@ from unmask.fast.kernels.tiles import GROUP, Tile
 
 
 def scaled_product(
-    x: Tensor, row_scale: Tensor, weight: Tensor, scale: Tensor, tile: Tile, splits: int, dtype: torch.dtype
+    x: Tensor,
+    row_scale: Tensor | None,
+    weight: Tensor,
+    scale: Tensor | None,
+    tile: Tile,
+    splits: int,
+    dtype: torch.dtype,
 ) -> Tensor:
-    """Return partial sums [splits, n, out] of e4m3 or int8 rows x [n, in] times a weight, with all scales."""
+    """Return partial sums [splits, n, out] of rows x [n, in] times a weight, in e4m3 or int8 with all scales.
+
+    In half precision there are no scales.
+    """
     outputs, inputs = weight.shape
     out = x.new_empty(splits, len(x), outputs, dtype=dtype)
     sources: tuple[object, object] = (x, weight)
@@ -27,13 +36,17 @@ def scaled_product(
         boxes = ([_rows(len(x), tile), tile.inner], [tile.outputs, tile.inner])
         sources = TensorDescriptor.from_tensor(x, boxes[0]), TensorDescriptor.from_tensor(weight, boxes[1])
     with device_of(x):
-        (_scaled_copies if tile.copies else _scaled)[_grid(len(x), outputs, tile, splits)](
+        _scaled[_grid(len(x), outputs, tile, splits)](
             *(*sources, row_scale, scale, out, len(x), outputs),
             WHOLE=inputs,
             PART=inputs // splits,
             ROWS=_rows(len(x), tile),
+            EXTRA=_extra(len(x), tile),
             OUTPUTS=tile.outputs,
             INNER=tile.inner,
+            WEIGHT_LEFT=tile.extra > 0,
+            COPIES=tile.copies,
+            SCALED=scale is not None,
             SUM=tl.int32 if weight.dtype == torch.int8 else tl.float32,
             num_warps=tile.warps,
             num_stages=tile.stages,
@@ -53,6 +66,7 @@ def int4_product(
             GROUPS=groups,
             PART=groups // splits,
             ROWS=_rows(len(x), tile),
+            EXTRA=_extra(len(x), tile),
             OUTPUTS=tile.outputs,
             HALF=GROUP // 2,
             ON_GPU=x.is_cuda,
@@ -66,9 +80,13 @@ def _rows(n: int, tile: Tile) -> int:
     return min(tile.rows, max(16, int(triton.next_power_of_2(n))))
 
 
+def _extra(n: int, tile: Tile) -> int:
+    return tile.extra if n > tile.rows else 0
+
+
 def _grid(n: int, outputs: int, tile: Tile, splits: int) -> tuple[int, int]:
     """Return the programs of a product; those that read the same weights follow each other."""
-    return triton.cdiv(n, _rows(n, tile)) * (outputs // tile.outputs), splits
+    return triton.cdiv(n, _rows(n, tile) + _extra(n, tile)) * (outputs // tile.outputs), splits
 
 
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
@@ -83,62 +101,62 @@ def _scaled(  # type: ignore[no-untyped-def]
     WHOLE: tl.constexpr,
     PART: tl.constexpr,
     ROWS: tl.constexpr,
+    EXTRA: tl.constexpr,
     OUTPUTS: tl.constexpr,
     INNER: tl.constexpr,
+    WEIGHT_LEFT: tl.constexpr,
+    COPIES: tl.constexpr,
+    SCALED: tl.constexpr,
     SUM: tl.constexpr,
 ):
-    """Multiply some rows of x by some rows of the weight, over one part of the inner dimension."""
-    row_tiles = tl.cdiv(n, ROWS)
-    part = tl.program_id(1)
-    row = tl.program_id(0) % row_tiles * ROWS + tl.arange(0, ROWS)
-    output = tl.program_id(0) // row_tiles * OUTPUTS + tl.arange(0, OUTPUTS)
-    k = part * PART + tl.arange(0, INNER)
-    is_row = (row < n)[:, None]
-    x += row[:, None].to(tl.int64) * WHOLE + k[None, :]
-    weight += output[None, :].to(tl.int64) * WHOLE + k[:, None]
-    total = tl.zeros((ROWS, OUTPUTS), SUM)
-    for _ in range(0, PART, INNER):
-        total = tl.dot(tl.load(x, is_row, 0.0), tl.load(weight), total, out_dtype=SUM)
-        x += INNER
-        weight += INNER
-    _store(total, row_scale, scale, out, part, row, output, n, outputs)
+    """Multiply some rows of x by some rows of the weight, over one part of the inner dimension.
 
-
-@triton.jit  # type: ignore[untyped-decorator, unused-ignore]
-def _scaled_copies(  # type: ignore[no-untyped-def]
-    x,
-    weight,
-    row_scale,
-    scale,
-    out,
-    n,
-    outputs,
-    WHOLE: tl.constexpr,
-    PART: tl.constexpr,
-    ROWS: tl.constexpr,
-    OUTPUTS: tl.constexpr,
-    INNER: tl.constexpr,
-    SUM: tl.constexpr,
-):
-    """Compute `_scaled` with descriptors of x and the weight."""
-    row_tiles = tl.cdiv(n, ROWS)
+    The tensor cores take 64 or more rows of the left factor, but any number of the right one. So extra rows
+    need the weight on the left; they have sums of their own, as the size of a tile is a power of two.
+    """
+    row_tiles = tl.cdiv(n, ROWS + EXTRA)
     part = tl.program_id(1)
-    first_row = tl.program_id(0) % row_tiles * ROWS
+    first_row = tl.program_id(0) % row_tiles * (ROWS + EXTRA)
     first_output = tl.program_id(0) // row_tiles * OUTPUTS
-    total = tl.zeros((ROWS, OUTPUTS), SUM)
-    for k in range(part * PART, (part + 1) * PART, INNER):
-        columns = weight.load([first_output, k])
-        total = tl.dot(x.load([first_row, k]), columns.T, total, out_dtype=SUM)
     row, output = first_row + tl.arange(0, ROWS), first_output + tl.arange(0, OUTPUTS)
-    _store(total, row_scale, scale, out, part, row, output, n, outputs)
+    k = tl.arange(0, INNER)[None, :]
+    total = tl.zeros((OUTPUTS, ROWS), SUM) if WEIGHT_LEFT else tl.zeros((ROWS, OUTPUTS), SUM)
+    if EXTRA:
+        extra_row = first_row + ROWS + tl.arange(0, EXTRA)
+        extra_x = x + extra_row[:, None].to(tl.int64) * WHOLE + k
+        extra_total = tl.zeros((OUTPUTS, EXTRA), SUM)
+    if not COPIES:
+        x += row[:, None].to(tl.int64) * WHOLE + k
+        weight += output[:, None].to(tl.int64) * WHOLE + k
+    for step in range(part * PART, (part + 1) * PART, INNER):
+        if COPIES:
+            rows, weights = x.load([first_row, step]), weight.load([first_output, step])
+        else:
+            rows, weights = tl.load(x + step, (row < n)[:, None], 0.0), tl.load(weight + step)
+        if WEIGHT_LEFT:
+            total = tl.dot(weights, rows.T, total, out_dtype=SUM)
+        else:
+            total = tl.dot(rows, weights.T, total, out_dtype=SUM)
+        if EXTRA:
+            extra_rows = tl.load(extra_x + step, (extra_row < n)[:, None], 0.0)
+            extra_total = tl.dot(weights, extra_rows.T, extra_total, out_dtype=SUM)
+    if WEIGHT_LEFT:
+        total = total.T
+    _store(total, row_scale, scale, out, part, row, output, n, outputs, SCALED)
+    if EXTRA:
+        _store(extra_total.T, row_scale, scale, out, part, extra_row, output, n, outputs, SCALED)
 
 
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
-def _store(total, row_scale, scale, out, part, row, output, n, outputs):  # type: ignore[no-untyped-def]
-    """Apply the scales to a tile of sums and write it."""
+def _store(  # type: ignore[no-untyped-def]
+    total, row_scale, scale, out, part, row, output, n, outputs, SCALED: tl.constexpr
+):
+    """Apply the scales to a tile of sums [rows, outputs] and write it."""
     is_row = row < n
-    of_row = tl.load(row_scale + row, is_row, 0.0)
-    scaled = total.to(tl.float32) * tl.load(scale + output)[None, :] * of_row[:, None]
+    scaled = total.to(tl.float32)
+    if SCALED:
+        of_row = tl.load(row_scale + row, is_row, 0.0)
+        scaled = scaled * tl.load(scale + output)[None, :] * of_row[:, None]
     place = (part * n + row[:, None]).to(tl.int64) * outputs + output[None, :]
     tl.store(out + place, scaled, is_row[:, None])
 
@@ -154,6 +172,7 @@ def _int4(  # type: ignore[no-untyped-def]
     GROUPS: tl.constexpr,
     PART: tl.constexpr,
     ROWS: tl.constexpr,
+    EXTRA: tl.constexpr,
     OUTPUTS: tl.constexpr,
     HALF: tl.constexpr,
     ON_GPU: tl.constexpr,
@@ -163,28 +182,39 @@ def _int4(  # type: ignore[no-untyped-def]
     A byte holds two weights of its group, HALF inputs apart: both halves are multiplied as they come. The
     weight is the left factor, which the tensor cores take from registers.
     """
-    row_tiles = tl.cdiv(n, ROWS)
+    row_tiles = tl.cdiv(n, ROWS + EXTRA)
     part = tl.program_id(1)
-    row = tl.program_id(0) % row_tiles * ROWS + tl.arange(0, ROWS)
+    first_row = tl.program_id(0) % row_tiles * (ROWS + EXTRA)
+    row = first_row + tl.arange(0, ROWS)
     output = tl.program_id(0) // row_tiles * OUTPUTS + tl.arange(0, OUTPUTS)
     half = tl.arange(0, HALF)
     first = part * PART
     is_row = (row < n)[None, :]
-    x += row[None, :].to(tl.int64) * (GROUPS * 2 * HALF) + first * 2 * HALF + half[:, None]
+    x += first * 2 * HALF + half[:, None]  # of row 0
+    if EXTRA:
+        extra_row = first_row + ROWS + tl.arange(0, EXTRA)
+        is_extra = (extra_row < n)[None, :]
+        extra_x = x + extra_row[None, :].to(tl.int64) * (GROUPS * 2 * HALF)
+        extra_total = tl.zeros((OUTPUTS, EXTRA), tl.float32)
+    x += row[None, :].to(tl.int64) * (GROUPS * 2 * HALF)
     weight += output[:, None].to(tl.int64) * (GROUPS * HALF) + first * HALF + half[None, :]
     scale += output * GROUPS + first
     total = tl.zeros((OUTPUTS, ROWS), tl.float32)
     for _ in range(0, PART):
         low, high = tl.load(x, is_row, 0.0), tl.load(x + HALF, is_row, 0.0)
         low_weights, high_weights = unpack(tl.load(weight), low.dtype, ON_GPU)
-        group = tl.dot(low_weights, low)
-        group = tl.dot(high_weights, high, group)
-        total += group * tl.load(scale)[:, None]
+        of_group = tl.load(scale)[:, None]
+        total += tl.dot(high_weights, high, tl.dot(low_weights, low)) * of_group
+        if EXTRA:
+            low, high = tl.load(extra_x, is_extra, 0.0), tl.load(extra_x + HALF, is_extra, 0.0)
+            extra_total += tl.dot(high_weights, high, tl.dot(low_weights, low)) * of_group
+            extra_x += 2 * HALF
         x += 2 * HALF
         weight += HALF
         scale += 1
-    place = (part * n + row[None, :]).to(tl.int64) * outputs + output[:, None]
-    tl.store(out + place, total, is_row)
+    _store(total.T, None, None, out, part, row, output, n, outputs, False)
+    if EXTRA:
+        _store(extra_total.T, None, None, out, part, extra_row, output, n, outputs, False)
 
 
 # four bytes become two pairs of low halves and two pairs of high ones, as 128 + half; then 136 is subtracted

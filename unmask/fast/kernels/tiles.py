@@ -19,7 +19,8 @@ class Tile(NamedTuple):
     warps: int
     stages: int
     splits: int = 1  # of the inner dimension, where the next norm adds up the parts
-    copies: bool = False  # the GPU's copy engine (TMA) loads whole tiles
+    copies: bool = False  # the GPU's copy engine (TMA) loads whole tiles; then no extra rows
+    extra: int = 0  # rows beyond the tile that share its loaded weights; they need the weight on the left
 
 
 class Case(NamedTuple):
@@ -34,10 +35,17 @@ FEW = [
     Case(64, 8192, Tile(64, 64, 256, 4, 5, splits=2)),
     Case(64, 16384, Tile(64, 64, 128, 4, 5)),
     Case(64, ANY, Tile(64, 64, 128, 4, 3)),
+    Case(80, 8192, Tile(64, 64, 256, 4, 5, splits=2, extra=16)),
+    Case(80, 16384, Tile(64, 64, 128, 4, 5, extra=16)),
+    Case(80, ANY, Tile(64, 64, 128, 4, 3, extra=16)),
     Case(128, 8192, Tile(64, 64, 256, 4, 5)),
 ]
+# split as `unmask.fast.split_products` says
+HALF_PRECISION = [Case(64, ANY, Tile(64, 64, 128, 4, 4)), Case(80, ANY, Tile(64, 64, 128, 4, 4, extra=16))]
 # by the dtype of a weight; the first case that fits is taken
 CASES: dict[torch.dtype, list[Case]] = {
+    torch.bfloat16: HALF_PRECISION,
+    torch.float16: HALF_PRECISION,
     torch.float8_e4m3fn: [
         *FEW,
         Case(128, ANY, None),
@@ -56,6 +64,8 @@ CASES: dict[torch.dtype, list[Case]] = {
     torch.uint8: [
         Case(64, 8192, Tile(64, 64, GROUP, 4, 3, splits=4)),
         Case(64, ANY, Tile(64, 64, GROUP, 4, 3)),
+        Case(80, 8192, Tile(64, 64, GROUP, 4, 3, splits=4, extra=16)),
+        Case(80, ANY, Tile(64, 64, GROUP, 4, 3, extra=16)),
         Case(768, ANY, Tile(128, 64, GROUP, 4, 3)),
     ],
 }
