@@ -49,6 +49,22 @@ def test_changed_tokens_are_counted_and_named_in_float32_alone():
     assert list(wrong(content)) == ["tiny, less, dual: 8.33% of the tokens changed in float32"]
 
 
+def test_any_dtype_and_sampler_is_compared_with_its_own_plain_path():
+    content = run_same(
+        models=[str(GOLDENS / "llada_tiny")],
+        ways=["dual"],
+        dtypes=["int8", "float32"],
+        samplers=["less", "wino"],  # wino runs the whole canvas, so no cache
+        small=True,
+        log=lambda _: None,
+    )
+    assert content["problems"] == []
+    found = content["models"]["llada_tiny"]
+    assert found["int8"]["plain"] == {"less": 1.0, "wino": 1.0}  # beside itself
+    assert found["int8"]["dual"] == found["float32"]["dual"] == {"less": 1.0}
+    assert set(found["float32"]["plain"]) == {"less", "wino"}
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [

@@ -66,19 +66,27 @@ def test_a_model_with_narrow_weights_can_be_pickled():
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(DEVICE == "cuda", reason="in bfloat16 a last bit decides between close tokens")
 @pytest.mark.filterwarnings("ignore")  # of torch's compiler, some tens
 @pytest.mark.parametrize("family", ["llada_tiny", "dream_tiny"])
 @pytest.mark.parametrize("dtype", FORMATS)
 def test_compiled_layers_give_the_same_tokens(dtype, family):
     plain, fast = tiny(dtype, family), tiny(dtype, family, layers=True, bucket=16)
-    if DEVICE == "cuda":  # in bfloat16, where the last bit of a logit decides between close tokens
-        ids = torch.randint(5, 50, (2, 32), generator=torch.Generator().manual_seed(0)).to(DEVICE)
-        logits, expected = (model(ids, None, slice(4, 32), None).float() for model in (fast, plain))
-        assert (logits - expected).std() < 0.05 * expected.std()
-        return
     for sampler in ("less", "base", "threshold", "first-mask"):
         for cache in (None, "block"):
             found, expected = (tokens(model, sampler=sampler, cache=cache) for model in (fast, plain))
             # compiled code rounds a last bit otherwise, and int8 then some value halfway between two numbers
             least = 0.95 if dtype == "int8" else 1.0
             assert (found == expected).float().mean() >= least, (sampler, cache)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(DEVICE == "cpu", reason="needs a GPU")
+@pytest.mark.filterwarnings("ignore")  # of torch's compiler, some tens
+@pytest.mark.parametrize("family", ["llada_tiny", "dream_tiny"])
+@pytest.mark.parametrize("dtype", FORMATS)
+def test_compiled_layers_give_nearly_the_same_logits_in_bfloat16(dtype, family):
+    plain, fast = tiny(dtype, family), tiny(dtype, family, layers=True, bucket=16)
+    ids = torch.randint(5, 50, (2, 32), generator=torch.Generator().manual_seed(0)).to(DEVICE)
+    logits, expected = (model(ids, None, slice(4, 32), None).float() for model in (fast, plain))
+    assert (logits - expected).std() < 0.05 * expected.std()

@@ -20,11 +20,12 @@ from unmask.models import random_model  # noqa: E402
 from unmask.models.experts import Experts, ExpertShape  # noqa: E402
 from unmask.models.quantized.convert import FORMATS, quantize_model  # noqa: E402
 from unmask.models.quantized.experts import QuantizedExperts  # noqa: E402
+from unmask.models.quantized.int4 import Int4PairLinear  # noqa: E402
 
 # the interpreter has no products of bfloat16
 DTYPE = torch.bfloat16 if DEVICE == "cuda" else torch.float16
 COUNT, SIZE, WIDTH = 9, 128, 128  # experts, their inputs and their hidden width
-WEIGHTS = {"wide": DTYPE, "fp8": torch.float8_e4m3fn, "int8": torch.int8, "int4": torch.uint8}
+WEIGHTS = ["wide", "fp8", "int8", "int4", "pairs of int4"]
 
 
 @pytest.fixture(autouse=True)
@@ -46,7 +47,7 @@ def made(weights: str, width: int = WIDTH) -> Experts | QuantizedExperts:
         stack.copy_(torch.randn(stack.shape, generator=generator) / stack.shape[2] ** 0.5)
     if weights == "wide":
         return experts.to(DEVICE, DTYPE)
-    layer = FORMATS[weights].layer
+    layer = Int4PairLinear if weights == "pairs of int4" else FORMATS[weights].layer
     narrow = QuantizedExperts(experts, layer)
     for name in ("gate_up", "down"):
         of = getattr(narrow, name)
@@ -120,14 +121,14 @@ def test_other_sizes_are_left_to_the_library():
     assert torch.equal(run_experts(experts, x, route), experts.run(x, route))
 
 
-@pytest.mark.skipif(DEVICE == "cpu", reason="needs a GPU")
+@pytest.mark.skipif(DEVICE == "cpu" or torch.cuda.get_device_capability() < (9, 0), reason="needs a Hopper")
 def test_the_environment_turns_the_kernels_off(monkeypatch):
     experts = made("wide")
     monkeypatch.setenv(kernels.SWITCH, "0")
-    use_expert_kernels(experts)
+    use_expert_kernels(experts, DTYPE)
     assert experts.run_fn is Experts.run
     monkeypatch.delenv(kernels.SWITCH)
-    use_expert_kernels(experts)
+    use_expert_kernels(experts, DTYPE)
     assert experts.run_fn is run_experts
 
 
@@ -146,8 +147,8 @@ def test_a_model_gives_the_same_logits_with_the_kernels(monkeypatch, dtype):
     model, fast = (random_model(config, device=DEVICE, dtype=DTYPE) for _ in range(2))
     if dtype is not None:
         model, fast = (quantize_model(each, dtype) for each in (model, fast))
-    monkeypatch.setattr(kernels, "multiplies_narrow", lambda weight: True)
-    use_expert_kernels(fast)
+    monkeypatch.setattr(kernels, "multiplies_narrow", lambda weight, inputs: True)
+    use_expert_kernels(fast, DTYPE)
     calls = []
     product = fast_experts.expert_product
     monkeypatch.setattr(fast_experts, "expert_product", lambda *given: calls.append(1) or product(*given))

@@ -15,7 +15,8 @@ from unmask.experiments.drawing import COLOURS, panels, save_png
 
 # the first pattern that matches a kernel's name gives its kind
 KINDS = {
-    "matrix products": r"gemm|nvjet|cutlass|xmma|cublas|splitk|aten::(mm|addmm|bmm)$|^_(product|scaled|int4)",
+    "matrix products": r"gemm|nvjet|cutlass|xmma|cublas|splitk|aten::(mm|addmm|bmm)$"
+    r"|^_(scaled|int4|multiply)",
     "attention": r"flash|fmha|attention|cudnn_.*sdpa|^_attend$",
     "summary of the logits": r"^_scan$|^_choose$|logsumexp|topk|gatherTopK|radix",
     "compiled layers and decisions": r"^triton_",

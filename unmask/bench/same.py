@@ -23,6 +23,7 @@ from unmask.bench.report import Report, check_names, command_line
 from unmask.bench.timing import machine, machine_line
 from unmask.decoding.cache import BlockCache, Recompute
 from unmask.decoding.canvas import Canvas, blank
+from unmask.decoding.checks import extra_needs
 from unmask.decoding.plan import plan
 from unmask.decoding.result import decode
 from unmask.fast import kernels
@@ -108,7 +109,7 @@ def run_same(
     every = [PLAIN, *(way for way in ways if way != PLAIN)]
     done, parts = 0, len(models) * len(dtypes) * len(every)
     for name in models:
-        check = Check(name, place, SMALL if small else BatchSize(), samplers)
+        check = Check(name, place, SMALL if small else BatchSize(), samplers, first=dtypes[0])
         found = content["models"].setdefault(Path(name).name, {})
         for dtype in dtypes:
             shares = found.setdefault(dtype, {})
@@ -127,12 +128,19 @@ class Check:
     """One checkpoint, and the tokens of its plain path in each dtype."""
 
     def __init__(
-        self, name: str, device: torch.device, size: BatchSize, samplers: Sequence[str] = SAMPLERS
+        self,
+        name: str,
+        device: torch.device,
+        size: BatchSize,
+        samplers: Sequence[str] = SAMPLERS,
+        *,
+        first: str = EXACT,
     ) -> None:
         self.name = name
         self.device = device
         self.size = size
         self.samplers = samplers
+        self.first = first  # the dtype that the plain path of others is compared with
         self.expected: dict[str, dict[str, Tensor]] = {}
 
     def shares(self, way: str, dtype: str) -> dict[str, float]:
@@ -143,7 +151,7 @@ class Check:
         written = self.written(WAYS[way], dtype)
         if way == PLAIN:
             self.expected[dtype] = written
-        expected = self.expected[next(iter(self.expected)) if way == PLAIN else dtype]
+        expected = self.expected[self.first if way == PLAIN else dtype]
         return {
             sampler: float((tokens == expected[sampler]).double().mean())
             for sampler, tokens in written.items()
@@ -155,7 +163,13 @@ class Check:
         if way.compiled is not None:
             compile(model, **way.compiled)
         with nullcontext() if way.kernels else torch_path(), exact_float32():
-            return {name: self.decode(model, name, way.cache) for name in self.samplers}
+            return {name: self.decode(model, name, way.cache) for name in self.runnable(way)}
+
+    def runnable(self, way: Way) -> list[str]:
+        """Return the samplers that can run this way; some need the whole canvas, so no cache."""
+        return [
+            name for name in self.samplers if way.cache is None or extra_needs(make_sampler(name)) is None
+        ]
 
     def decode(self, model: Trunk, sampler: str, recompute: Recompute | None) -> Tensor:
         """Decode one batch in the blocks of the model's family."""
@@ -206,7 +220,7 @@ def table(content: Mapping[str, Any]) -> str:
         for ways in dtypes.values()
         for shares in ways.values()
     )
-    samplers = list(next(every, {}))
+    samplers = list(dict.fromkeys(name for shares in every for name in shares))
     lines = [
         f"`{content['command']}`, {machine_line(content['machine'])}; {meaning}",
         "",
@@ -217,7 +231,7 @@ def table(content: Mapping[str, Any]) -> str:
         for dtype, ways in dtypes.items():
             for way, shares in ways.items():
                 if (dtype, way) != (next(iter(dtypes)), PLAIN):  # compared with itself
-                    cells = " | ".join(f"{share:.2%}" for share in shares.values())
+                    cells = " | ".join(f"{shares[name]:.2%}" if name in shares else "-" for name in samplers)
                     lines.append(f"| {model}, {dtype}, {way} | {cells} |")
     if not content["kernels"]:
         lines += ["", "The fused kernels do not run on this device; the torch path ran instead."]

@@ -50,7 +50,7 @@ def compile(
         use_attention_kernel(model)
         use_split_products(model)
         use_quantized_products(model)
-        use_expert_kernels(model)
+        use_expert_kernels(model, model.norm.weight.dtype)
         for each in (*model.layers, model.norm):
             each.compile(dynamic=False)
     model.runner = runner = GraphRunner(model, bucket, graphs)

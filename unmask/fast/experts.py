@@ -20,11 +20,13 @@ Stack = tuple[Tensor, Tensor | None]  # matrices [E, out, in] and the scales [E,
 Slots = tuple[Tensor, Tensor]  # pairs [S, rows] of a token and an expert, and the expert of each slot
 
 
-def use_expert_kernels(model: nn.Module) -> None:
-    """Let every mixture of experts of a model run on our kernels, where they can be used."""
+def use_expert_kernels(model: nn.Module, inputs: torch.dtype) -> None:
+    """Let every mixture of experts run on our kernels, where they can be used on inputs of this dtype."""
     for module in model.modules():
-        if isinstance(module, Experts | QuantizedExperts) and kernels.multiplies_narrow(stacks(module)[0][0]):
-            module.run_fn = run_experts
+        if isinstance(module, Experts | QuantizedExperts):
+            weight, _ = stacks(module)[0]
+            if kernels.multiplies_narrow(weight, inputs):
+                module.run_fn = run_experts
 
 
 def run_experts(experts: Experts | QuantizedExperts, x: Tensor, route: Route) -> Tensor:

@@ -9,14 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from unmask.fast import kernels
-from unmask.fast.kernels.tiles import Tile, tile_of
+from unmask.fast.kernels.tiles import Tile, known_tile, tile_of
 from unmask.models.quantized import fp8, int8
 from unmask.models.quantized.int4 import Int4Linear, Int4PairLinear
 from unmask.models.quantized.linear import QuantizedLinear, quantized_layers
 from unmask.models.quantized.linear import multiply as plain_multiply
+from unmask.models.trunk import Trunk
 
 QUANTIZE_ROWS: dict[torch.dtype, Callable[[Tensor], tuple[Tensor, Tensor]]] = {
     fp8.E4M3: fp8.quantize_rows,
@@ -24,11 +25,11 @@ QUANTIZE_ROWS: dict[torch.dtype, Callable[[Tensor], tuple[Tensor, Tensor]]] = {
 }
 
 
-def use_quantized_products(model: nn.Module) -> None:
+def use_quantized_products(model: Trunk) -> None:
     """Let every quantized layer of a model multiply in the fastest way that its device has."""
     for layer in quantized_layers(model):
         layer.native = layer.has_products(layer.weight.device)
-        layer.has_kernel = kernels.multiplies_narrow(layer.weight)
+        layer.has_kernel = kernels.multiplies_narrow(layer.weight, model.norm.weight.dtype)
         layer.multiply_fn = multiply
 
 
@@ -76,16 +77,14 @@ def _scaled_product(
 ) -> Tensor:
     from unmask.fast.kernels.quantized import scaled_product
 
-    tile = tile_of(weight.dtype, len(x), len(weight))
-    assert tile is not None
+    tile = known_tile(weight.dtype, len(x), len(weight))
     return scaled_product(x, row_scale, weight, scale, tile, splits, dtype)
 
 
 def _int4_product(x: Tensor, weight: Tensor, scale: Tensor, splits: int, dtype: torch.dtype) -> Tensor:
     from unmask.fast.kernels.quantized import int4_product
 
-    tile = tile_of(weight.dtype, len(x), len(weight))
-    assert tile is not None
+    tile = known_tile(weight.dtype, len(x), len(weight))
     return int4_product(x, weight, scale, tile, splits, dtype)
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 SWITCH = "UNMASK_KERNELS"
 MOST_CANDIDATES = 32  # the kernel finds candidates one by one
+SHARED_MEMORY = 227 * 1024  # bytes of a program that the largest tiles need
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 
 
@@ -41,11 +42,18 @@ def multiplies(weight: Tensor) -> bool:
     )
 
 
-def multiplies_narrow(weight: Tensor) -> bool:
-    """Whether a kernel can multiply by this quantized weight or run these experts; needs a Hopper."""
+def multiplies_narrow(weight: Tensor, inputs: torch.dtype) -> bool:
+    """Whether a kernel can multiply inputs of this dtype by a quantized weight or a stack of experts.
+
+    Its tiles need the shared memory and the copy engine of a Hopper, and int4 needs inputs of 16 bits.
+    """
     if not weight.is_cuda or os.environ.get(SWITCH) == "0" or not _installed():
         return False
-    return torch.cuda.get_device_capability(weight.device) >= (9, 0)
+    if weight.dtype == torch.uint8 and inputs not in (torch.bfloat16, torch.float16):
+        return False
+    memory = torch.cuda.get_device_properties(weight.device).shared_memory_per_multiprocessor
+    capable = torch.cuda.get_device_capability(weight.device) >= (9, 0) and memory >= SHARED_MEMORY
+    return capable and find_spec("triton.tools.tensor_descriptor") is not None  # since Triton 3.4
 
 
 def device_of(tensor: Tensor) -> AbstractContextManager[None]:

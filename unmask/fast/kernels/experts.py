@@ -11,13 +11,12 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from triton.tools.tensor_descriptor import TensorDescriptor
 
 from unmask.fast.kernels import device_of
-from unmask.fast.kernels.quantized import unpack
+from unmask.fast.kernels.quantized import describe, unpack
 from unmask.fast.kernels.tiles import GROUP, Tile, count_slots
 
-MOST = 4096  # pairs that a program sorts at a time
+SORT_PART = 4096  # pairs that a program sorts at a time
 NONE = -1  # marks an empty slot and an empty row of a slot
 
 
@@ -33,7 +32,7 @@ def sort_pairs(chosen: Tensor, experts: int, rows: int) -> tuple[Tensor, Tensor]
         _sort[(experts,)](
             *(chosen.contiguous(), pairs, of_slot, chosen.numel()),
             ROWS=rows,
-            PART=max(16, min(MOST, int(triton.next_power_of_2(chosen.numel())))),
+            PART=max(16, min(SORT_PART, int(triton.next_power_of_2(chosen.numel())))),
             EMPTY=NONE,
             num_warps=8,
         )
@@ -62,11 +61,13 @@ def expert_product(
     size = outputs // 2 if gated else outputs
     pairs, of_slot = slots
     out = x.new_empty(count, size, dtype=dtype)
+    if not count:
+        return out
     source: object = weight
     if tile.copies:
-        source = TensorDescriptor.from_tensor(weight.view(-1, weight.shape[2]), [tile.outputs, tile.inner])
+        source = describe(weight.view(-1, weight.shape[2]), tile.outputs, tile.inner)
     grid = len(of_slot), size // tile.outputs
-    sizes = {"SHARE": count // len(x), "WHOLE": inputs, "SIZE": size, "GATED": gated}
+    sizes = {"PAIRS_PER_ROW": count // len(x), "WHOLE": inputs, "SIZE": size, "GATED": gated}
     sizes |= {"ROWS": tile.rows, "OUTPUTS": tile.outputs}
     launch = {"num_warps": tile.warps, "num_stages": tile.stages}
     with device_of(x):
@@ -140,7 +141,7 @@ def _multiply(  # type: ignore[no-untyped-def]
     pairs,
     of_slot,
     out,
-    SHARE: tl.constexpr,
+    PAIRS_PER_ROW: tl.constexpr,
     WHOLE: tl.constexpr,
     SIZE: tl.constexpr,
     ROWS: tl.constexpr,
@@ -161,7 +162,7 @@ def _multiply(  # type: ignore[no-untyped-def]
         return
     pair = tl.load(pairs + slot * ROWS + tl.arange(0, ROWS))
     is_row = pair >= 0
-    row = tl.maximum(pair, 0) // SHARE
+    row = tl.maximum(pair, 0) // PAIRS_PER_ROW
     column = tl.program_id(1) * OUTPUTS  # the first output
     first = expert * (2 * SIZE if GATED else SIZE) + column  # its row in the weight
     output = tl.arange(0, OUTPUTS)
@@ -210,7 +211,7 @@ def _multiply_int4(  # type: ignore[no-untyped-def]
     pairs,
     of_slot,
     out,
-    SHARE: tl.constexpr,
+    PAIRS_PER_ROW: tl.constexpr,
     WHOLE: tl.constexpr,
     SIZE: tl.constexpr,
     ROWS: tl.constexpr,
@@ -226,7 +227,7 @@ def _multiply_int4(  # type: ignore[no-untyped-def]
         return
     pair = tl.load(pairs + slot * ROWS + tl.arange(0, ROWS))
     is_row = (pair >= 0)[None, :]
-    row = tl.maximum(pair, 0) // SHARE
+    row = tl.maximum(pair, 0) // PAIRS_PER_ROW
     column = tl.program_id(1) * OUTPUTS + tl.arange(0, OUTPUTS)
     first = (expert * (2 * SIZE if GATED else SIZE) + column).to(tl.int64)  # its row in the weight
     half = tl.arange(0, HALF)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from unmask.fast.kernels.quantized import scaled_product
-from unmask.fast.kernels.tiles import tile_of
+from unmask.fast.kernels.tiles import known_tile, tile_of
 
 
 def fits(x: Tensor, weight: Tensor, splits: int) -> bool:
@@ -20,6 +20,5 @@ def fits(x: Tensor, weight: Tensor, splits: int) -> bool:
 
 def product(x: Tensor, weight: Tensor, splits: int) -> Tensor:
     """Return partial sums [splits, n, size] float32 that add up to x times the weight."""
-    tile = tile_of(weight.dtype, len(x), len(weight))
-    assert tile is not None
+    tile = known_tile(weight.dtype, len(x), len(weight))
     return scaled_product(x, None, weight, None, tile, splits, torch.float32)

@@ -10,7 +10,6 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from triton.tools.tensor_descriptor import TensorDescriptor
 
 from unmask.fast.kernels import device_of
 from unmask.fast.kernels.tiles import GROUP, Tile
@@ -33,8 +32,11 @@ def scaled_product(
     out = x.new_empty(splits, len(x), outputs, dtype=dtype)
     sources: tuple[object, object] = (x, weight)
     if tile.copies:
-        boxes = ([_rows(len(x), tile), tile.inner], [tile.outputs, tile.inner])
-        sources = TensorDescriptor.from_tensor(x, boxes[0]), TensorDescriptor.from_tensor(weight, boxes[1])
+        assert not tile.extra, "the copy engine loads whole tiles"
+        sources = (
+            describe(x, _rows(len(x), tile), tile.inner),
+            describe(weight, tile.outputs, tile.inner),
+        )
     with device_of(x):
         _scaled[_grid(len(x), outputs, tile, splits)](
             *(*sources, row_scale, scale, out, len(x), outputs),
@@ -74,6 +76,13 @@ def int4_product(
             num_stages=tile.stages,
         )
     return out
+
+
+def describe(matrix: Tensor, rows: int, columns: int) -> object:
+    """Describe a matrix to the GPU's copy engine, which loads parts of so many rows and columns."""
+    from triton.tools.tensor_descriptor import TensorDescriptor  # since Triton 3.4
+
+    return TensorDescriptor.from_tensor(matrix, [rows, columns])
 
 
 def _rows(n: int, tile: Tile) -> int:

@@ -22,7 +22,7 @@ FIELD = "quantization_config"  # of config.json
 METHOD = "unmask"  # its quant_method
 REMEDY = "load the checkpoint that it was made from, and let dtype quantize it"
 WEIGHTS = 1 << 23  # quantized at a time
-LAST = 2  # layers, whose rounding changes the logits more than that of others
+LAST_LAYERS = 2  # whose rounding changes the logits more than that of others
 Model = TypeVar("Model", bound=Trunk)
 
 
@@ -38,7 +38,7 @@ class Format:
 
     def layer_of(self, path: str, layers: int) -> type[QuantizedLinear]:
         """Return the layer that takes the place of a module of a model with so many layers."""
-        is_last = path.startswith(tuple(f"layers.{layers - back}." for back in range(1, LAST + 1)))
+        is_last = path.startswith(tuple(f"layers.{layers - back}." for back in range(1, LAST_LAYERS + 1)))
         return self.last if is_last and self.last is not None else self.layer
 
 
@@ -122,7 +122,7 @@ def stored_format(config: Mapping[str, object]) -> str | None:
         raise FieldError(FIELD, value, problem, REMEDY, "config.json")
     name = str(value["format"])
     if value.get("version", 1) != FORMATS[name].version:
-        problem = f"must be of version {FORMATS[name].version}, which stores the last layers otherwise"
+        problem = f"must be of version {FORMATS[name].version}, the one that this release reads"
         raise FieldError(FIELD, value, problem, REMEDY, "config.json")
     return name
 
