@@ -91,7 +91,8 @@ def test_the_constraints_pin_the_whole_tree_that_make_installs() -> None:
         needed_by(requirement, seen)
     for tool in ("hatchling", "editables", "setuptools"):
         needed_by(Requirement(tool), seen)
-    assert not {name for name, _ in seen} - pinned()
+    # a GPU build of torch needs one version of triton, another build none
+    assert not {name for name, _ in seen} - pinned() - WITH_TORCH
 
 
 def test_the_source_distribution_builds_and_tests_but_holds_no_results() -> None:
