@@ -47,10 +47,10 @@ def tiles_for(gate_up: Tensor, down: Tensor, pairs: int) -> ExpertTiles | None:
     tiles = expert_tiles(gate_up.dtype, pairs, len(gate_up))
     if tiles is None or gate_up.dtype != down.dtype:
         return None
-    of_gate, of_down = tiles
+    first, second = tiles
     hidden, size = gate_up.shape[1] // 2, down.shape[1]
-    whole = not (hidden % of_gate.outputs or size % of_gate.inner or size % of_down.outputs)
-    return tiles if whole and hidden % of_down.inner == 0 else None
+    whole = not (hidden % first.outputs or size % first.inner or size % second.outputs)
+    return tiles if whole and hidden % second.inner == 0 else None
 
 
 def stacks(experts: Experts | QuantizedExperts) -> tuple[Stack, Stack]:

@@ -17,7 +17,7 @@ from unmask.fast.kernels.quantized import describe, unpack
 from unmask.fast.kernels.tiles import GROUP, Tile, count_slots
 
 SORT_PART = 4096  # pairs that a program sorts at a time
-NONE = -1  # marks an empty slot and an empty row of a slot
+EMPTY = -1  # marks an empty slot and an empty row of a slot
 
 
 def sort_pairs(chosen: Tensor, experts: int, rows: int) -> tuple[Tensor, Tensor]:
@@ -33,7 +33,7 @@ def sort_pairs(chosen: Tensor, experts: int, rows: int) -> tuple[Tensor, Tensor]
             *(chosen.contiguous(), pairs, of_slot, chosen.numel()),
             ROWS=rows,
             PART=max(16, min(SORT_PART, int(triton.next_power_of_2(chosen.numel())))),
-            EMPTY=NONE,
+            EMPTY=EMPTY,
             num_warps=8,
         )
     return pairs, of_slot
