@@ -14,7 +14,7 @@ from unmask.sandbox import Job, Limits, Outcome, run_jobs
 
 HONEST = Job("def f(x):\n    return x + 1", ("assert f(1) == 2",))
 CHECKS = ("import math", "assert f(1) == 2", "assert math.isclose(f(2), 3)", "assert f(3) == 4")
-SHORT = Limits(seconds=0.7)
+SHORT = Limits(seconds=2)  # enough for the honest program on a busy machine
 linux = pytest.mark.skipif(sys.platform != "linux", reason="held by the Linux kernel")
 
 
@@ -60,7 +60,7 @@ ENDLESS = {
 
 @pytest.mark.parametrize("program", ENDLESS.values(), ids=ENDLESS.keys())
 def test_a_program_without_an_end_is_stopped(program):
-    assert attack(program).reason == "timed out after 0.7 s"
+    assert attack(program).reason == "timed out after 2 s"
 
 
 def test_a_program_that_closes_its_channel_and_loops_is_stopped_before_its_time_is_over():
