@@ -25,10 +25,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from benchmarks.tiles import SHARED_MEMORY, microseconds
+from benchmarks.tiles import microseconds
 from unmask.bench.timing import machine
-from unmask.fast.experts import run_experts, stacks, tiles_for
+from unmask.fast.experts import Slots, run_experts, stacks, tiles_for
 from unmask.fast.graphs import allow_shapes
+from unmask.fast.kernels import SHARED_MEMORY
 from unmask.fast.kernels.tiles import GROUP, Tile
 from unmask.fast.quantized import QUANTIZE_ROWS
 from unmask.models.experts import Experts, ExpertShape, Route, grouped_product
@@ -41,7 +42,6 @@ PROCESSES = 14  # that compile
 BANDWIDTH = 4.3e6  # bytes per microsecond that an H200 reads
 BEST = 4  # tiles that are printed
 Layer = Experts | QuantizedExperts
-Slots = tuple[Tensor, Tensor]
 
 
 class Case(NamedTuple):
@@ -289,7 +289,8 @@ def main() -> None:
         attempt((name, case), lambda work=work: found.append(work()))  # type: ignore[misc]
         if options.out is not None:
             options.out.mkdir(parents=True, exist_ok=True)
-            content = {"machine": machine(torch.device("cuda")), "microseconds": found}
+            line = f"python -m benchmarks.experts --formats {options.formats}"
+            content = {"command": line, "machine": machine(torch.device("cuda")), "microseconds": found}
             (options.out / "experts.json").write_text(json.dumps(content) + "\n", encoding="utf-8")
     print(f"done after {time.monotonic() - started:.0f} s")
 

@@ -220,11 +220,10 @@ class Bench:
             if ready and time.monotonic() > self.deadline - RESERVE:
                 break
             sizes = {size for number in range(1, rows + 1) for size in split_rows(number, length)}
+            if not ready:  # decisions are compiled for 1, 2, 4, ... rows, whatever their forwards are
+                sizes.update(batch_sizes(rows))
             for size in sorted(sizes):
                 self.few_steps([self.prompt(longest[length])] * size)
-            if not ready:  # decisions are compiled for 1, 2, 4, ... rows, whatever their forwards are
-                for size in batch_sizes(rows):
-                    self.few_steps([self.prompt(longest[length])] * size)
             ready.add(length)
         return ready
 

@@ -26,6 +26,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from unmask.bench.timing import machine, milliseconds
+from unmask.fast.kernels import SHARED_MEMORY
 from unmask.fast.kernels.tiles import GROUP, Tile
 from unmask.fast.quantized import QUANTIZE_ROWS
 from unmask.models.quantized.convert import FORMATS
@@ -33,7 +34,6 @@ from unmask.models.quantized.linear import multiply
 
 SHAPES = ((12288, 4096), (4096, 4096), (24576, 4096), (4096, 12288))  # outputs and inputs of LLaDA-8B
 TURNS = 4  # weights that take turns
-SHARED_MEMORY = 227 * 1024
 PROCESSES = 12  # that compile
 
 
@@ -210,7 +210,8 @@ def main() -> None:
     found = measure(formats, columns, started + 60 * options.minutes)
     if options.out is not None:
         options.out.mkdir(parents=True, exist_ok=True)
-        content = {"machine": machine(torch.device("cuda")), "microseconds": found}
+        line = f"python -m benchmarks.tiles --formats {options.formats} --columns {options.columns}"
+        content = {"command": line, "machine": machine(torch.device("cuda")), "microseconds": found}
         (options.out / "tiles.json").write_text(json.dumps(content) + "\n", encoding="utf-8")
 
 
