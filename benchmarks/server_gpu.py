@@ -36,7 +36,8 @@ from unmask.serving import Limits
 from unmask.serving.shapes import round_length, split_rows
 
 PROGRAM = "python -m benchmarks.server_gpu"
-FIRST = (32, 1, 8, 128, 16, 64, 4, 2)  # numbers of clients, after those of --rows
+FIRST = (32, 1, 8, 16)  # numbers of clients, after those of --rows
+LAST = (128, 64, 4, 2)  # these after all other loads
 BUCKET = 64  # of `unmask.compile`
 RESERVE = 45  # seconds for the last load, once its shapes are compiled
 app = typer.Typer()
@@ -75,10 +76,9 @@ class Load:
             steps=self.steps,
         )
 
-    @property
-    def clients(self) -> list[int]:
-        """Numbers of concurrent requests, the most important first."""
-        return list(dict.fromkeys([self.rows, *(number for number in FIRST if number <= self.max_clients)]))
+    def clients(self, numbers: tuple[int, ...]) -> list[int]:
+        """Return the numbers of clients to try beside those of --rows."""
+        return [number for number in numbers if number <= self.max_clients and number != self.rows]
 
     def limits(self, rows: int) -> Limits:
         """Limits that admit so many rows, whatever their length."""
@@ -253,15 +253,20 @@ def run_server_gpu(load: Load, out: Path | None) -> dict[str, Any]:
     if load.compile:
         model = unmask.compile(model)
     bench = Bench(model, load, device, deadline)
-    main, *others = load.clients
+    main = load.rows
+
+    def equal(clients: int) -> tuple[str, str, Any]:
+        return "equal", str(clients), partial(bench.equal, clients)
+
     plan: list[tuple[str, str, Any]] = [
-        ("equal", str(main), partial(bench.equal, main)),
+        equal(main),
         ("offline", str(main), partial(bench.offline, main)),
         ("one_after_another", "compiled" if load.compile else "again", bench.one_after_another),
-        *(("equal", str(number), partial(bench.equal, number)) for number in others),
+        *map(equal, load.clients(FIRST)),
         ("arrivals", "poisson", bench.poisson),
         ("arrivals", "burst", bench.burst),
         ("unlike", str(load.rows), partial(bench.unlike, load.rows)),
+        *map(equal, load.clients(LAST)),
     ]
     for part, name, work in plan:
         typer.echo(f"{part}, {name}: {time.monotonic() + 60 * load.minutes - deadline:.0f} s")

@@ -2,8 +2,9 @@
 
     python -m benchmarks.tiles --columns 64,65,384,3072 --out FOLDER
     python -m benchmarks.tiles --columns 64,65 --formats bf16
+    python -m benchmarks.tiles --columns 65,520,3072 --formats fp8 --family dream
 
-A line is one product of LLaDA-8B in microseconds, captured as a CUDA graph: of the library, then of the best
+A line is one product of a layer in microseconds, captured as a CUDA graph: of the library, then of the best
 tiles by splits and extra rows. Several weights take turns, so that none stays in the GPU's cache. Tiles are
 compiled in parallel.
 """
@@ -32,7 +33,10 @@ from unmask.fast.quantized import QUANTIZE_ROWS
 from unmask.models.quantized.convert import FORMATS
 from unmask.models.quantized.linear import multiply
 
-SHAPES = ((12288, 4096), (4096, 4096), (24576, 4096), (4096, 12288))  # outputs and inputs of LLaDA-8B
+SHAPES = {  # outputs and inputs of the products of a layer
+    "llada": ((12288, 4096), (4096, 4096), (24576, 4096), (4096, 12288)),
+    "dream": ((4608, 3584), (3584, 3584), (37888, 3584), (3584, 18944)),
+}
 TURNS = 4  # weights that take turns
 PROCESSES = 12  # that compile
 
@@ -120,18 +124,18 @@ def microseconds(call: Callable[[Any], Tensor], layers: Sequence[object]) -> flo
     return taken * 1e3 / len(layers)
 
 
-def warm(formats: list[str], columns: list[int], number: int) -> None:
+def warm(family: str, formats: list[str], columns: list[int], number: int) -> None:
     """Compile the share of process `number`."""
     todo = [
         (name, count, inputs, tile)
         for name, count in product(formats, columns)
-        for inputs in (4096, 12288)
+        for inputs in sorted({inputs for _, inputs in SHAPES[family]})
         for tile in tiles(name, count)
     ]
     made: dict[tuple[str, int], nn.Module] = {}
     for name, count, inputs, tile in todo[number::PROCESSES]:
         if (name, inputs) not in made:
-            made[name, inputs] = weight(name, 4096, inputs)
+            made[name, inputs] = weight(name, SHAPES[family][1][0], inputs)
         try:
             kernel(name, torch.randn(count, inputs, device="cuda", dtype=torch.bfloat16), tile)(
                 made[name, inputs]
@@ -140,11 +144,11 @@ def warm(formats: list[str], columns: list[int], number: int) -> None:
             print(name, count, tile, type(error).__name__, str(error).splitlines()[0][:90])
 
 
-def measure(formats: list[str], columns: list[int], deadline: float) -> list[dict[str, object]]:
+def measure(family: str, formats: list[str], columns: list[int], deadline: float) -> list[dict[str, object]]:
     found: list[dict[str, object]] = []
     made: dict[tuple[str, int], list[nn.Module]] = {}
-    for name, number, count in product(formats, range(len(SHAPES)), columns):
-        outputs, inputs = SHAPES[number]
+    for name, number, count in product(formats, range(len(SHAPES[family])), columns):
+        outputs, inputs = SHAPES[family][number]
         if (name, number) not in made:
             made.clear()
             made[name, number] = [weight(name, outputs, inputs) for _ in range(TURNS)]
@@ -193,25 +197,29 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--columns", default="64,65,384,3072")
     parser.add_argument("--formats", default=",".join(FORMATS))
+    parser.add_argument("--family", choices=SHAPES, default="llada")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--minutes", type=float, default=3.0)
     parser.add_argument("--compile-share", type=int, help="number of a process that compiles")
     options = parser.parse_args()
     formats, columns = options.formats.split(","), [int(each) for each in options.columns.split(",")]
     if options.compile_share is not None:
-        return warm(formats, columns, options.compile_share)
+        return warm(options.family, formats, columns, options.compile_share)
     started = time.monotonic()
-    command = [sys.executable, "-m", "benchmarks.tiles", "--columns", options.columns]
-    command += ["--formats", options.formats, "--compile-share"]
+    line = f"--formats {options.formats} --columns {options.columns} --family {options.family}"
+    command = [sys.executable, "-m", "benchmarks.tiles", *line.split(), "--compile-share"]
     shares = [subprocess.Popen([*command, str(number)]) for number in range(PROCESSES)]
     for share in shares:
         share.wait()
     print(f"compiled in {time.monotonic() - started:.0f} s")
-    found = measure(formats, columns, started + 60 * options.minutes)
+    found = measure(options.family, formats, columns, started + 60 * options.minutes)
     if options.out is not None:
         options.out.mkdir(parents=True, exist_ok=True)
-        line = f"python -m benchmarks.tiles --formats {options.formats} --columns {options.columns}"
-        content = {"command": line, "machine": machine(torch.device("cuda")), "microseconds": found}
+        content = {
+            "command": f"python -m benchmarks.tiles {line}",
+            "machine": machine(torch.device("cuda")),
+            "microseconds": found,
+        }
         (options.out / "tiles.json").write_text(json.dumps(content) + "\n", encoding="utf-8")
 
 

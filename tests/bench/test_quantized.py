@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from unmask.bench.quantized import PLAIN, run_quantized, table, wrong
+from unmask.bench.quantized import ALL, PLAIN, run_quantized, table, wrong
 
 
-def content(points: float, dtype: str = "int8") -> dict:
+def content(points: float, dtype: str = "int8", sampler: str = "less") -> dict:
     row = {"accuracy": 50.0, "questions": 70, "forwards": 9.0, "lost": 2, "gained": 1}
     gap = {"points": points, "low": points - 1, "high": points + 1}
     machine = dict.fromkeys(("torch", "cuda", "triton")) | {"device": "cpu", "date": "today"}
@@ -17,7 +17,7 @@ def content(points: float, dtype: str = "int8") -> dict:
         "command": "",
         "machine": machine,
         "tasks": ["mini-mmlu"],
-        "results": {"mini-llada": {"less": {PLAIN: row, dtype: row | gap}}},
+        "results": {"mini-llada": {sampler: {PLAIN: row, dtype: row | gap}}},
     }
 
 
@@ -28,6 +28,12 @@ def test_a_format_that_loses_too_many_points_is_named(dtype, points, right):
     sentences = list(wrong(content(points, dtype)))
     assert (sentences == []) == right
     assert all(dtype in sentence for sentence in sentences)
+
+
+@pytest.mark.parametrize(("points", "right"), [(0.1, True), (-0.1, False)])
+def test_the_interval_over_all_samplers_must_begin_above_minus_one(points, right):
+    assert (list(wrong(content(points, sampler=ALL))) == []) == right
+    assert list(wrong(content(points))) == []
 
 
 def test_the_table_shows_the_paired_difference():
@@ -56,3 +62,22 @@ def test_a_small_run_compares_a_format_with_plain_weights(tmp_path):
     assert list(found) == [PLAIN, "int8"]
     assert found["int8"]["low"] <= found["int8"]["points"] <= found["int8"]["high"]
     assert json.loads((tmp_path / "quantized.json").read_text()) == made
+
+
+@pytest.mark.slow
+def test_the_difference_over_all_samplers_is_the_mean_of_theirs(tmp_path):
+    made = run_quantized(
+        models=["mini-llada"],
+        dtypes=["int8"],
+        samplers=["less", "first-mask"],
+        items=10,
+        small=True,
+        out=tmp_path,
+        log=lambda _: None,
+    )
+    less, first_mask, both = (made["results"]["mini-llada"][name] for name in ("less", "first-mask", ALL))
+    assert both["int8"]["points"] == pytest.approx(
+        (less["int8"]["points"] + first_mask["int8"]["points"]) / 2
+    )
+    assert both["int8"]["low"] <= both["int8"]["points"] <= both["int8"]["high"]
+    assert both["int8"]["questions"] == 40
