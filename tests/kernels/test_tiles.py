@@ -49,7 +49,14 @@ def test_the_smallest_case_that_a_product_fits_into_gives_its_tile(dtype):
 
 @pytest.mark.parametrize(
     ("dtype", "rows", "outputs"),
-    [(torch.float8_e4m3fn, 81, 16384), (torch.float8_e4m3fn, 384, 24576), (torch.uint8, 769, 4096)],
+    [
+        (torch.float8_e4m3fn, 65, 37888),
+        (torch.float8_e4m3fn, 81, 16384),
+        (torch.float8_e4m3fn, 384, 24576),
+        (torch.float8_e4m3fn, 3072, 37888),
+        (torch.bfloat16, 65, 3584),
+        (torch.uint8, 769, 4096),
+    ],
 )
 def test_the_library_multiplies_where_no_tile_is_faster(dtype, rows, outputs):
     assert tile_of(dtype, rows, outputs) is None

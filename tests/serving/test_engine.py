@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -28,6 +29,7 @@ from unmask import (
     BlockCache,
     GenerationConfig,
     Prophet,
+    Regex,
     Threshold,
     compile,
     generate,
@@ -623,3 +625,15 @@ def test_a_token_that_no_vocabulary_has_is_named_to_the_sender() -> None:
         job = engine.submit([5, 6], Foreign(), GenerationConfig(max_new_tokens=4))
         with pytest.raises(RequestFailed, match=r"Decision\.tokens.*1000000"):
             job.result(20)
+
+
+@pytest.mark.parametrize("constraint", [None, Regex("[a-z ]*")])
+def test_a_request_is_prepared_without_the_device_of_the_model(constraint: Regex | None) -> None:
+    model = deepcopy(tiny("llada_tiny")).to("meta")  # a canvas on this device would have no tokens
+    waiting = Engine(model, Limits(max_rows=2))
+    config = GenerationConfig(max_new_tokens=8, constraint=constraint)
+    text = waiting.submit("the cat", config=config)
+    gaps = waiting.submit_infill("the [[gap 8]]", config=GenerationConfig())
+    for job in (text, gaps):
+        assert job.request.run.canvas.tokens.device.type == "cpu"
+        assert int((job.request.run.canvas.tokens == model.info.mask_id).sum()) == 8

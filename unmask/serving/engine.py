@@ -30,6 +30,7 @@ from unmask.serving.look import look
 from unmask.serving.monitor import Monitor, NoMonitor, Tick
 from unmask.serving.request import Request, RunningRequest, infill_request, text_request
 from unmask.serving.scheduler import (
+    BegunStep,
     Decided,
     PendingStep,
     decide,
@@ -272,17 +273,21 @@ class Engine:
     def _step(self) -> None:
         """Take one reverse step of every request: predict, decide, commit.
 
-        A large batch has two halves. While the host commits the step of one, the device runs the other.
+        A large batch has two halves. While the host commits the step of one, the device runs the other. Only
+        its first forward is queued before: a long queue would hold up the host.
         """
         began = perf_counter()
-        first = self._pending
+        first, self._pending = self._pending, None
         if first is None and self._is_large():
-            first = self._submit_step(self._running[::2])
-        submitted = set() if first is None else {id(request) for request in first.requests}
-        rest = [request for request in self._running if id(request) not in submitted]
-        second = self._submit_step(rest) if rest else None
-        self._pending = None if first is None else second
-        self._finish_step(began, first or second)
+            first = self._queue(self._running[::2])
+        taken = set() if first is None else {id(request) for request in first.requests}
+        rest = [request for request in self._running if id(request) not in taken]
+        if first is None:
+            self._finish_step(began, self._queue(rest))
+            return
+        second = self._begin_step(rest) if rest else None
+        self._finish_step(began, first)
+        self._pending = None if second is None else self._decide_step(second)
 
     def _is_large(self) -> bool:
         """Whether half of the running requests keep the device busy.
@@ -294,25 +299,37 @@ class Engine:
         columns = sum(request.request.num_rows * request.length for request in self._running)
         return len(self._running) > 1 and columns >= OVERLAP_COLUMNS
 
-    def _submit_step(self, requests: Sequence[RunningRequest]) -> PendingStep:
-        """Queue the forwards and decisions of some requests on the device."""
+    def _queue(self, requests: Sequence[RunningRequest]) -> PendingStep:
+        """Queue the whole step of some requests on the device."""
+        return self._decide_step(self._begin_step(requests))
+
+    def _begin_step(self, requests: Sequence[RunningRequest]) -> BegunStep:
+        """Queue the first forward of some requests."""
         fresh = [request for request in requests if request.is_fresh]
         groups = forward_groups(self.model, fresh, alone=self.exact)
-        evaluations = sum(len(self._isolate("a forward failed", self._predict, group)) for group in groups)
-        for request in requests:
+        return BegunStep(requests, groups[1:], self._forwards(groups[:1]), len(fresh))
+
+    def _decide_step(self, step: BegunStep) -> PendingStep:
+        """Queue the other forwards of some requests, and their decisions."""
+        evaluations = step.evaluations + self._forwards(step.groups)
+        for request in step.requests:
             request.count_step()
-        live = [request for request in requests if not request.job.future.done()]
+        live = [request for request in step.requests if not request.job.future.done()]
         decided = [
             part
             for group in decide_groups(live)
             for part in self._isolate("a sampler failed", self._decide, group)
         ]
-        return PendingStep(requests, decided, start_reading(decided), len(live), evaluations, len(fresh))
+        return PendingStep(
+            step.requests, decided, start_reading(decided), len(live), evaluations, step.forwards
+        )
 
-    def _finish_step(self, began: float, step: PendingStep | None) -> None:
+    def _forwards(self, groups: Sequence[Sequence[RunningRequest]]) -> int:
+        """Queue a forward for each group, and return their number."""
+        return sum(len(self._isolate("a forward failed", self._predict, group)) for group in groups)
+
+    def _finish_step(self, began: float, step: PendingStep) -> None:
         """Wait for the decisions of some requests, and commit them."""
-        if step is None:
-            return
         parts = zip(step.decided, step.read(), strict=True)
         steps = [each for part in parts for each in self._commit(*part)]
         self.monitor.stepped(

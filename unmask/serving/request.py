@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from unmask.serving.look import Look
 
 ONE_ROW = torch.ones(1, dtype=torch.bool)
+HOST = "cpu"  # requests wait here: a copy to or from a GPU would wait for the forwards of others
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +81,7 @@ def text_request(
     limits.check_prompt(model, prompt)
     if isinstance(prompt, str) and prompt:
         prompt = encode_text(model, prompt, special_tokens=special_tokens)
-    prepared = prepare(model, [prompt], sampler, config)
+    prepared = prepare(model, [prompt], sampler, config, device=HOST)
     return _checked(prepared, limits, prepared.prompt_tokens[0], prepared.eos_ids)
 
 
@@ -98,7 +99,7 @@ def infill_request(
     limits.check_prompt(model, text)
     parts = read_gaps(text)
     limits.check_gaps(parts)
-    prepared = prepare_infill(model, parts, sampler, config, special_tokens=special_tokens)
+    prepared = prepare_infill(model, parts, sampler, config, special_tokens=special_tokens, device=HOST)
     given = int((prepared.canvas.tokens != prepared.canvas.mask_id).sum())
     return _checked(prepared, limits, given, ())
 
@@ -108,11 +109,10 @@ def _checked(
 ) -> Request:
     run = source.run
     _check_servable(run.sampler)
-    on_cpu = replace(run, canvas=run.canvas.to("cpu"), bans=run.bans.to("cpu"))
     widest = _widest(run)
     request = Request(
         source=source,
-        run=on_cpu,
+        run=run,
         prompt_tokens=prompt_tokens,
         eos_ids=eos_ids,
         state_bytes=state_bytes(run.sampler.needs, run.model.info, widest),
@@ -120,7 +120,7 @@ def _checked(
     )
     limits.check_size(prompt_tokens, request.length, request.num_rows)
     limits.check_state(run.sampler, request.state_bytes)
-    check_run(run.model, on_cpu.canvas, run.sampler, run.plan, run.options, on_cpu.bans)
+    check_run(run.model, run.canvas, run.sampler, run.plan, run.options, run.bans)
     return request
 
 

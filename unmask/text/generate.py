@@ -239,16 +239,23 @@ def choose(
 
 
 def prepare(
-    model: MaskedLM, prompts: Sequence[Prompt], sampler: Sampler, config: GenerationConfig
+    model: MaskedLM,
+    prompts: Sequence[Prompt],
+    sampler: Sampler,
+    config: GenerationConfig,
+    *,
+    device: str | None = None,
 ) -> Prepared:
-    """Prepare one batch for callers that read every step; the model runs only as they do."""
+    """Prepare one batch for callers that read every step; the model runs only as they do.
+
+    The canvas is on `device`, by default on the model's.
+    """
     is_model(model)
     check_settings(sampler, config)
     info, length = model.info, config.new_tokens(model.info)
     encoded = encode_prompts(model, prompts, length)
-    canvas = blank(
-        encoded, length, mask_id=info.mask_id, pad_id=info.pad_id, grid=info.grid, device=device_of(model)
-    )
+    place = device or device_of(model)
+    canvas = blank(encoded, length, mask_id=info.mask_id, pad_id=info.pad_id, grid=info.grid, device=place)
     columns = canvas.tokens.shape[1] - canvas.start
     block_length = config.block_size(info, columns)
     extra = sampler.needs.extra_steps * -(-columns // (block_length or columns))

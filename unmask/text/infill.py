@@ -142,13 +142,15 @@ def prepare_infill(
     config: GenerationConfig,
     *,
     special_tokens: bool = True,
+    device: str | None = None,
 ) -> PreparedInfill:
-    """Prepare one text with gaps for callers that read every step."""
+    """Prepare one text with gaps for callers that read every step, on `device` or on the model's."""
     is_model(model)
     check_settings(sampler, config)
     _check_config(config)
     _check_attention(model)
-    sheet = lay_out(model, read_gaps(text), special_tokens=special_tokens)
+    place = device or device_of(model)
+    sheet = lay_out(model, read_gaps(text), place, special_tokens=special_tokens)
     settings = replace(config, stop_at_eos=False)  # an end token ends its gap, not the text
     canvas = Canvas(sheet.tokens[None], None, sheet.gaps[0].start, model.info.mask_id)
     if config.next_block_at is not None:
@@ -199,7 +201,9 @@ class Sheet:
         return last
 
 
-def lay_out(model: TextModel, parts: Sequence[str | Gap], *, special_tokens: bool = True) -> Sheet:
+def lay_out(
+    model: TextModel, parts: Sequence[str | Gap], device: torch.device | str, *, special_tokens: bool = True
+) -> Sheet:
     """Encode the parts one after another, with a mask for every token that a gap may take."""
     tokenizer, info = tokenizer_of(model), model.info
     tokens: list[int] = []
@@ -220,7 +224,7 @@ def lay_out(model: TextModel, parts: Sequence[str | Gap], *, special_tokens: boo
     if len(tokens) > info.max_length:
         problem = f"must have at most {info.max_length} tokens with its gaps, the most the model can read"
         raise FieldError("text", len(tokens), problem, "shorten the text or its gaps")
-    device, pad = device_of(model), tokenizer.special.pad
+    pad = tokenizer.special.pad
     ends = dict.fromkeys(info.eos_ids if pad is None else (*info.eos_ids, pad))
     return Sheet(
         torch.tensor(tokens, device=device),
