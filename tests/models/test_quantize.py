@@ -15,6 +15,8 @@ from torch.utils._pytree import tree_leaves
 
 from tests.conftest import GOLDENS
 from tests.raises import raises_field
+from unmask import blank, decode, make_sampler, plan
+from unmask.bench.every_sampler import kinds
 from unmask.models import load, random_checkpoint, save
 from unmask.models.quantized import convert, int4, linear
 from unmask.models.quantized.convert import FORMATS, quantize_model
@@ -289,3 +291,12 @@ def test_loading_takes_little_more_memory_than_the_weights(
         model = load(tmp_path, device="cpu", dtype=dtype)
     held = sum(tensor.nbytes for tensor in model.state_dict().values())
     assert 0.9 * held < allocated.most < 1.15 * held
+
+
+@pytest.mark.parametrize("dtype", FORMATS)
+def test_every_kind_of_sampler_runs_in_every_format(family: Trunk, dtype: str) -> None:
+    model = load(family.folder, device="cpu", dtype=dtype)
+    canvas = blank([[5, 6, 7]], 6, mask_id=model.info.mask_id, pad_id=model.info.pad_id)
+    for name in kinds():
+        result = decode(model, canvas, make_sampler(name), plan(canvas.start, 6, steps=6))
+        assert not (result.generated == model.info.mask_id).any(), name

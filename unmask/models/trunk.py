@@ -199,7 +199,7 @@ class Trunk(nn.Module):
         return self.align(states, attend, window)
 
     def shadow_states(self, tokens: Tensor, attend: Tensor | None, window: slice) -> tuple[Tensor, Tensor]:
-        """Return the hidden states of the window's columns and of their shadows, [B, W, size] each.
+        """Return the predictions of the window's columns and of their shadows, [B, W, size or V] each.
 
         A shadow is one more mask token for each window column, at the position whose hidden state predicts
         the column: its own, or in Dream the one before. It attends to all shadows, and to all real columns
@@ -227,10 +227,11 @@ class Trunk(nn.Module):
             stream = self.through(self.layers, entered._replace(mask=visible), [None] * len(self.layers))
             every, ended = slice(0, both.shape[1]), (stream.x, stream.change)
             own = self.align(self.norm_states(ended, every, need), attend, window)
-            return own, self.norm_states(ended, every, slice(n, both.shape[1]))
+            shadows = self.norm_states(ended, every, slice(n, both.shape[1]))
+        return self.predictions(own), self.predictions(shadows)
 
     def attention_states(self, tokens: Tensor, attend: Tensor | None, layers: int) -> tuple[Tensor, Tensor]:
-        """Return the hidden states that predict each column, [B, N, size], and the attention [B, N, N].
+        """Return the prediction of each column, [B, N, size or V], and the attention [B, N, N].
 
         The attention is averaged over all heads of the last layers, in float32. A compiled model runs this
         as a plain one.
@@ -245,7 +246,11 @@ class Trunk(nn.Module):
                     weights.append(layer.attention_weights(stream))
                 stream = self.through([layer], stream, [None])
             states = self.norm_states((stream.x, stream.change), every, self.predicting(every))
-        return self.align(states, attend, every), torch.stack(weights).mean(0)
+        return self.predictions(self.align(states, attend, every)), torch.stack(weights).mean(0)
+
+    def predictions(self, states: Tensor) -> Tensor:
+        """Return what the loop reads: hidden states, or logits if the head is more than a matrix."""
+        return self.logits(states) if self.head_weight is None else states
 
     def uncompiled(self) -> AbstractContextManager[object]:
         """Run compiled layers as plain ones: shapes that hardly repeat are not worth a compilation."""
