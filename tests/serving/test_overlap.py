@@ -9,7 +9,7 @@ import pytest
 from tests.serving.test_engine import ONE_BY_ONE, TextToy
 from tests.toy import Toy
 from unmask import SAMPLERS, GenerationConfig, generate
-from unmask.serving import Engine, Limits, RequestFailed, engine
+from unmask.serving import Engine, Limits, RequestFailed, engine, scheduler
 from unmask.types import Decision, Observation
 
 
@@ -56,3 +56,30 @@ def test_a_failure_and_a_cancellation_in_one_half_leave_the_others_alone() -> No
             assert jobs[n].result(20) == generate(model, [[2 + n]], ONE_BY_ONE, config)[0]
     assert jobs[1].future.cancelled()
     assert server.running == 0
+
+
+def test_at_most_one_forward_of_a_half_is_queued_before_the_other_is_committed(monkeypatch: Any) -> None:
+    seen: list[str] = []
+
+    def groups(model: Any, requests: Any, *, alone: bool) -> list[list[Any]]:
+        return [[request] for request in requests]  # a forward each
+
+    def start_reading(decided: Any) -> Any:
+        read = scheduler.start_reading(decided)
+        return lambda: (seen.append("read"), read())[1]
+
+    def run_forward(*given: Any, **how: Any) -> None:
+        seen.append("forward")
+        scheduler.run_forward(*given, **how)
+
+    for own in (groups, start_reading, run_forward):
+        name = "forward_groups" if own is groups else own.__name__
+        monkeypatch.setattr(engine, name, own)
+    model, config = TextToy(Toy(eos_ids=())), GenerationConfig(max_new_tokens=12)
+    server = Engine(model, overlap=True)
+    jobs = [server.submit([2 + n], ONE_BY_ONE, config) for n in range(6)]
+    with server:
+        for job in jobs:
+            job.result(20)
+    steps = "".join("r" if each == "read" else "f" for each in seen)
+    assert steps.startswith("ffff" + "rff" + "frff" * 3)  # both halves have three rows
