@@ -7,7 +7,6 @@ import json
 import signal
 import threading
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -72,23 +71,20 @@ def test_a_grid_is_trained_once_and_a_lost_model_again(grid_file, tmp_path):
     train_grid(grid, out, device="cpu", watch=lines.append)
     assert lines == []
     assert (out / trained[0].name / "config.json").stat().st_mtime_ns == before
-    later = replace(grid, sizes=tuple(replace(size, continued=True) for size in grid.sizes), start=str(out))
-    going_on = train_grid(later, tmp_path / "later", device="cpu", watch=lines.append)
-    assert [one.parameters for one in going_on] == [one.parameters for one in everyone]
     (out / trained[0].name / "recipe.json").unlink()  # as if killed while saving
     assert [one.state(out) for one in everyone] == ["new", "done"]
 
 
-def test_the_shipped_grids_have_both_families_three_sizes_and_seeds_and_fit_their_time():
-    grid, first = read_grid(find_grid("evidence")).only(["4m", "50m"]), read_grid(find_grid("evidence-first"))
-    everyone = members(grid) + members(first)
+def test_the_shipped_grid_has_both_families_three_sizes_and_seeds_and_fits_its_time():
+    grid = read_grid(find_grid("evidence"))
+    everyone = members(grid)
     assert {(one.family, one.size) for one in everyone} >= {
         (family, size) for family in ("llada", "dream") for size in ("4m", "15m", "50m")
     }
     for one in everyone:
         assert one.parameters == pytest.approx(float(one.size.partition("m")[0]) * 1e6, rel=0.1)
         parse(Recipe, one.table, one.name)
-    assert estimate(everyone, grid.jobs) < 40 * 60
+    assert estimate(everyone, grid.jobs) < 20 * 60
     shorter = grid.within(15)
     assert 12 * 60 < estimate(members(shorter), shorter.jobs) < 15.5 * 60
     with raises_field("minutes", 1):
@@ -105,26 +101,30 @@ def test_the_command_prints_the_plan_and_trains_nothing(grid_file, tmp_path):
 
 
 def test_a_size_can_be_trained_alone_and_may_belong_to_one_family():
-    grid = read_grid(find_grid("evidence-first"))
+    grid = read_grid(find_grid("evidence"))
     assert {one.size for one in members(grid.only(["15m"]))} == {"15m"}
-    assert {one.family for one in members(grid.only(["15m-random"]))} == {"llada"}
+    assert {one.family for one in members(grid.only(["4m-random"]))} == {"llada"}
     with raises_field("size", "5m"):
         grid.only(["5m"])
 
 
-def test_a_size_that_continues_an_earlier_grid_needs_its_folder_and_meets_new_items(grid_file, tmp_path):
-    grid = read_grid(grid_file)
-    later = replace(grid, sizes=tuple(replace(size, continued=True) for size in grid.sizes))
-    with raises_field("start", None):
-        members(later)
-    earlier = members(grid)
-    for one in earlier:
-        (tmp_path / "first" / one.name).mkdir(parents=True)
-        (tmp_path / "first" / one.name / "config.json").write_text("{}")
-    going_on = members(replace(later, start=str(tmp_path / "first")))
-    assert [one.table["name"] for one in going_on] == [one.table["name"] for one in earlier]
-    assert not {one.digest for one in going_on} & {one.digest for one in earlier}
-    assert not {one.table["seed"] for one in going_on} & {one.table["seed"] for one in earlier}
+def test_a_size_can_go_on_from_the_shipped_models_and_have_more_layers(grid_file):
+    table = json.loads(grid_file.read_text())
+    table["sizes"] = [
+        {"name": "same", "seeds": [1, 2], "max_seconds": 30, "shipped": True},
+        {"name": "deep", "seeds": [1], "max_seconds": 30, "shipped": True, "layers": 12},
+    ]
+    grid_file.write_text(json.dumps(table))
+    first, second, deep = sorted(
+        members(read_grid(grid_file)), key=lambda one: (one.size != "same", one.seed)
+    )
+    assert first.digest != second.digest
+    assert first.parameters == sum(weight.numel() for weight in load("mini-llada", device="cpu").parameters())
+    assert deep.parameters > 1.4 * first.parameters
+    table["sizes"][1] |= {"shipped": False}
+    grid_file.write_text(json.dumps(table))
+    with raises_field("layers", 12):
+        read_grid(grid_file)
 
 
 def test_a_grid_needs_at_least_one_job():

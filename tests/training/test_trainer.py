@@ -268,3 +268,38 @@ def test_shipped_recipes_are_valid_and_their_models_small(path):
         model = build({**ids, **recipe.model.config})
     assert sum(p.numel() for p in model.parameters()) * 2 <= 32_000_000
     assert model.info.max_length >= recipe.data.lengths[-1]
+
+
+def going_on(folder: Path, model: dict, **changes: dict) -> Path:
+    """A recipe that goes on from a checkpoint."""
+    path = folder / "going_on.json"
+    data = {"lengths": [64], "canvas": 16, "validation_rows": 2}
+    path.write_text(json.dumps({**recipe_table(data=data, **changes), "model": model}))
+    return path
+
+
+@pytest.mark.parametrize("name", ["mini-llada", "mini-dream"])
+def test_a_model_with_more_layers_computes_the_same_and_learns(tmp_path, name):
+    schedule, run = {"steps": 1, "warmup_steps": 0}, {"batch_size": 2, "log_every": 1}
+    recipe = going_on(tmp_path, {"load": name, "layers": 11}, schedule=schedule, run=run)
+    trainer = Trainer(read_recipe(recipe), tmp_path / "out", device=CPU)
+    plain, deeper = load(name, device="cpu", dtype="float32"), trainer.model
+    assert len(deeper.layers) == 11
+    tokens = torch.tensor([[9, 8, 7, *[plain.info.mask_id] * 5]])
+    with torch.no_grad():
+        before, after = (model(tokens, None, slice(3, 8), None) for model in (plain, deeper))
+    torch.testing.assert_close(after, before, rtol=0, atol=1e-4)
+    trainer.run()
+    trainer.finish()
+    trained = load(tmp_path / "out", device="cpu", dtype="float32")
+    assert len(trained.layers) == 11
+    assert all(layer.mlp.down.weight.abs().sum() > 0 for layer in trained.layers)
+
+
+def test_layers_are_added_to_a_checkpoint_and_never_taken_away(tmp_path):
+    with raises_field("layers", 3):
+        Trainer(
+            read_recipe(going_on(tmp_path, {"load": "mini-llada", "layers": 3})), tmp_path / "out", device=CPU
+        )
+    with raises_field("layers", 3):
+        read_recipe(write_recipe(tmp_path, model={"layers": 3}))

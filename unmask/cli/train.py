@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -47,14 +46,6 @@ Sizes = Annotated[
         "--size", metavar="NAME", show_default="all", help="With --grid: only this size. Repeat for more."
     ),
 ]
-Start = Annotated[
-    Path | None,
-    typer.Option(
-        "--start",
-        show_default=False,
-        help="With --grid: folder of the earlier grid whose models some sizes continue.",
-    ),
-]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="With --grid: only print the plan.")]
 
 
@@ -66,14 +57,13 @@ def train(
     resume: Resume = False,
     minutes: Minutes = None,
     size: Sizes = None,
-    start: Start = None,
     dry_run: DryRun = False,
 ) -> None:
     """Train a model, or fine-tune one on prompt/answer pairs, from a recipe; or train a grid of models."""
     if (recipe is None) == (grid is None):
         raise FieldError("recipe", recipe, "must be given, or a grid instead", "name a recipe, or use --grid")
     if grid is not None:
-        _train_grid(grid, out, device, minutes, size, start, dry_run=dry_run)
+        _train_grid(grid, out, device, minutes, size, dry_run=dry_run)
         return
     from unmask.training.progress import show_progress
     from unmask.training.recipe import find_recipe
@@ -91,7 +81,6 @@ def _train_grid(
     device: str,
     minutes: float | None,
     sizes: list[str] | None,
-    start: Path | None,
     *,
     dry_run: bool,
 ) -> None:
@@ -100,7 +89,6 @@ def _train_grid(
 
     grid = read_grid(find_grid(name))
     grid = grid if sizes is None else grid.only(sizes)
-    grid = grid if start is None else replace(grid, start=str(start))
     grid = grid if minutes is None else grid.within(minutes)
     everyone = members(grid)
     for one in everyone:

@@ -28,17 +28,17 @@ import torch
 
 from unmask.errors import FieldError, at_least, one_of, positive
 from unmask.models.checkpoint.config import read_config
+from unmask.models.checkpoint.hub import find_folder
 from unmask.models.checkpoint.load import build
 from unmask.models.text.tokens import Tokenizer
 from unmask.training.data import open_source
 from unmask.training.recipe import Recipe, find_named, parse, read_recipe, read_table
-from unmask.training.setup import complete, vocabulary_size
+from unmask.training.setup import complete, deeper_config, vocabulary_size
 from unmask.training.trainer import CHECKPOINT, LOG
 
 FILE = "grid.json"
 STARTUP = 45.0  # seconds before the first step: processes, drawing and compiling
 ITEMS = 128  # training items in a hash
-CONTINUED_SEED = 1000  # added to the seed of a model that goes on, so that it meets new items
 POLL = 0.2  # seconds
 State = Literal["done", "resumes", "new"]
 Watch = Callable[[str], None]  # called with a line about every start and end
@@ -55,7 +55,8 @@ class Size:
         config: Family -> changes of the recipe's config.json.
         changes: Changes of any part of the recipe: table -> field -> value.
         families: Families that have this size; empty: all.
-        continued: Go on from the models of an earlier grid, with new items, instead of fresh weights.
+        shipped: Go on from the shipped model of the family, with new items, instead of fresh weights.
+        layers: With shipped: add layers up to this number, which change nothing at first.
     """
 
     name: str
@@ -64,10 +65,13 @@ class Size:
     config: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     changes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     families: tuple[str, ...] = ()
-    continued: bool = False
+    shipped: bool = False
+    layers: int | None = None
 
     def __post_init__(self) -> None:
         positive("max_seconds", self.max_seconds)
+        if self.layers is not None and not self.shipped:
+            raise FieldError("layers", self.layers, "must be left out without shipped", "use config")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,14 +83,12 @@ class Grid:
         sizes: The sizes of every family.
         changes: Changes of every recipe: table -> field -> value.
         jobs: Trainings at a time, >= 1.
-        start: Folder of the earlier grid, for sizes that continue one.
     """
 
     recipes: Mapping[str, str]
     sizes: tuple[Size, ...]
     changes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     jobs: int = 1
-    start: str | None = None
 
     def __post_init__(self) -> None:
         at_least("jobs", self.jobs, 1)
@@ -147,7 +149,8 @@ class Member:
         """The number of its weights."""
         spec = parse(Recipe, self.table, self.name).model
         if spec.load is not None:
-            config = read_config(Path(spec.load))
+            config = read_config(find_folder(spec.load))
+            config = config if spec.layers is None else deeper_config(config, spec.layers)
         else:
             tokenizer = Tokenizer.from_folder(str(spec.tokenizer))
             config = complete(spec.config, tokenizer, vocabulary_size(tokenizer))
@@ -185,33 +188,24 @@ def _recipe(file: Path, grid: Grid, size: Size, family: str, seed: int) -> dict[
         for name, values in changes.items():
             table[name] = {**table.get(name, {}), **values}
     name, spec = f"{family}-{size.name}-{seed}", read_recipe(file).model
-    if size.continued:
-        earlier = {"load": str(_earlier(grid, name))}
-        return {**table, "name": name, "seed": seed + CONTINUED_SEED, "model": earlier}
+    if size.shipped:
+        model: dict[str, Any] = {"load": f"mini-{family}"}
+        model |= {} if size.layers is None else {"layers": size.layers}
+        return {**table, "name": name, "seed": seed, "model": model}
     config = {**spec.config, **size.config.get(family, {})}
     model = {"config": config, "tokenizer": str(Path(str(spec.tokenizer)).resolve())}
     return {**table, "name": name, "seed": seed, "model": model}
 
 
-def _earlier(grid: Grid, name: str) -> Path:
-    """Return the folder of the model of this name in the earlier grid."""
-    found = [] if grid.start is None else sorted(Path(grid.start).glob(f"{name}-*/config.json"))
-    if len(found) != 1:
-        problem = f"must be a folder with one trained model {name}"
-        raise FieldError("start", grid.start, problem, "train the earlier grid first, or choose other sizes")
-    return found[0].parent.resolve()
-
-
 def _member(table: Mapping[str, Any], family: str, size: Size, seed: int, data: dict[str, str]) -> Member:
     recipe = parse(Recipe, table, str(table["name"]))
-    if family not in data:  # the same for all seeds and sizes
-        data[family] = _data_digest(recipe)
-    if recipe.model.load is not None:
-        model: dict[str, Any] = {"load": Path(recipe.model.load).name}  # with a hash of its own
-    else:
-        tokenizer = _folder_digest(Path(str(recipe.model.tokenizer)))
-        model = {"config": table["model"]["config"], "tokenizer": tokenizer}
-    content = json.dumps([{**table, "model": model}, data[family]], sort_keys=True)
+    items = json.dumps([family, table["data"]], sort_keys=True)
+    if items not in data:  # the same for all seeds
+        data[items] = _data_digest(recipe)
+    source = recipe.model.load
+    folder = Path(str(recipe.model.tokenizer)) if source is None else find_folder(source)
+    model = {**table["model"], "tokenizer" if source is None else "load": _folder_digest(folder)}
+    content = json.dumps([{**table, "model": model}, data[items]], sort_keys=True)
     digest = sha256(content.encode()).hexdigest()[:12]
     return Member(
         family=family, size=size.name, seed=seed, table=table, seconds=size.max_seconds, digest=digest
@@ -226,7 +220,8 @@ def _data_digest(recipe: Recipe) -> str:
 
 
 def _folder_digest(folder: Path) -> str:
-    return sha256(b"".join(file.read_bytes() for file in sorted(folder.iterdir()))).hexdigest()
+    files = sorted(file for file in folder.iterdir() if file.is_file())
+    return sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 
 
 def _makespan(seconds: Sequence[float], jobs: int) -> float:

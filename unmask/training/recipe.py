@@ -29,11 +29,13 @@ class ModelSpec:
         config: The content of config.json for fresh weights; ids and vocabulary are optional. Not with load.
         tokenizer: Folder of the tokenizer, with config; None: the checkpoint's.
         load: Checkpoint folder or hub id to fine-tune; None: fresh weights.
+        layers: With load: add layers up to this number, which change nothing at first; None: as it is.
     """
 
     config: Mapping[str, Any] = field(default_factory=dict)
     tokenizer: str | None = None
     load: str | None = None
+    layers: int | None = None
 
     def __post_init__(self) -> None:
         if bool(self.config) == (self.load is not None):
@@ -46,6 +48,9 @@ class ModelSpec:
         if self.load is not None and self.tokenizer is not None:
             problem = "must be left out beside load, because a checkpoint brings its own"
             raise FieldError("tokenizer", self.tokenizer, problem)
+        if self.load is None and self.layers is not None:
+            remedy = "write the number of layers into config"
+            raise FieldError("layers", self.layers, "must be left out without load", remedy)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from unmask.errors import FieldError
 from unmask.models.checkpoint.load import build, load
 from unmask.models.text.tokens import Tokenizer
 from unmask.models.trunk import Trunk
@@ -17,6 +18,7 @@ from unmask.training.recipe import ModelSpec
 
 INIT_STD = 0.02
 EMBEDDING_STD = 0.1  # larger: if the layers drown the embeddings, copying is learnt late
+OUTPUTS = ("attention.output.weight", "mlp.down.weight")  # of a layer
 EMBEDDING_MULTIPLE = 64  # a width that suits matrix kernels
 
 
@@ -26,6 +28,8 @@ def make_model(spec: ModelSpec, *, seed: int, device: torch.device) -> Trunk:
         model = load(spec.load, device=device, dtype=torch.float32)
         if model.tokenizer is None:
             raise ValueError(f"{spec.load} has no tokenizer, which training on texts needs")
+        if spec.layers is not None:
+            model = grow(model, spec.layers)
         return model.requires_grad_(True).train()
     assert spec.tokenizer is not None
     folder = Path(spec.tokenizer)
@@ -68,12 +72,40 @@ def initialize(model: Trunk, *, seed: int) -> None:
     """Set small random weights; the layers' outputs start at zero, so depth does no harm."""
     generator = torch.Generator().manual_seed(seed)
     for name, p in model.named_parameters():
-        if name.endswith(("attention.output.weight", "mlp.down.weight", "bias")):
+        if name.endswith((*OUTPUTS, "bias")):
             p.zero_()
         elif name.endswith("norm.weight"):
             p.fill_(1.0)
         else:
             p.normal_(0.0, EMBEDDING_STD if name == "embed.weight" else INIT_STD, generator=generator)
+
+
+@torch.no_grad()
+def grow(model: Trunk, layers: int) -> Trunk:
+    """Return a deeper model that computes the same function.
+
+    Each layer is followed by as many copies of it as the others, whose outputs are zero.
+    """
+    before = len(model.layers)
+    if layers < before:
+        raise FieldError("layers", layers, f"must be at least {before}, which the checkpoint has")
+    deeper = build(deeper_config(model.config, layers))
+    state = {name: value for name, value in model.state_dict().items() if not name.startswith("layers.")}
+    sources = [layer * before // layers for layer in range(layers)]
+    for number, source in enumerate(sources):
+        is_copy = number > 0 and sources[number - 1] == source
+        for name, value in model.layers[source].state_dict().items():
+            silent = is_copy and name.endswith(OUTPUTS)
+            state[f"layers.{number}.{name}"] = torch.zeros_like(value) if silent else value.clone()
+    deeper.load_state_dict(state)
+    deeper.tokenizer, deeper.folder, deeper.info = model.tokenizer, model.folder, model.info
+    return deeper.to(model.norm.weight.device)
+
+
+def deeper_config(config: Mapping[str, Any], layers: int) -> dict[str, Any]:
+    """Return the config of the same model with another number of layers."""
+    name = "n_layers" if "n_layers" in config else "num_hidden_layers"
+    return {**config, name: layers}
 
 
 def token_weights(weights: LossWeights, tokenizer: Tokenizer, *, vocab_size: int) -> Tensor | None:

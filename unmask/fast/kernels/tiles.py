@@ -42,8 +42,8 @@ FEW = [
     Case(80, 8192, Tile(64, 64, 256, 4, 5, splits=2, extra=16)),
     Case(80, 32768, Tile(64, 64, 128, 4, 5, extra=16)),
 ]
-# split as `unmask.fast.split_products` says; within 99 KiB of shared memory, as every GPU of capability 8.6 and
-# more has. With extra rows for 65 columns a step of Dream-7B inside a block took 5.09 ms instead of 4.74.
+# split as `unmask.fast.split_products` says; within 99 KiB of shared memory, as a GPU of capability 8.6 has
+# With extra rows for 65 columns a step of Dream-7B inside a block took 5.09 ms instead of 4.74.
 HALF_PRECISION = [Case(64, ANY, Tile(64, 64, 128, 4, 4))]
 # by the dtype of a weight; the first case that fits is taken
 CASES: dict[torch.dtype, list[Case]] = {
