@@ -19,7 +19,7 @@ from benchmarks.server import TickLog
 from unmask.bench.internals import mark_forwards
 from unmask.bench.timing import Spans
 from unmask.models.trunk import Trunk
-from unmask.serving import Engine, Job, Limits, engine
+from unmask.serving import Engine, Job, Limits, stepper
 from unmask.serving.monitor import Tick
 from unmask.serving.scheduler import start_reading
 
@@ -246,11 +246,11 @@ def gaps(model: Trunk, wave: Callable[[], object], device: torch.device) -> dict
     of the next forward. The first and the last steps, in which rows join and leave, do not count.
     """
     reads = Spans(device)
-    engine.start_reading = reads.around(start_reading)  # type: ignore[attr-defined]  # begins after a decision
+    stepper.start_reading = reads.around(start_reading)  # type: ignore[attr-defined]  # begins after a decision
     try:
         marks = mark_forwards(model, wave, device)
     finally:
-        engine.start_reading = start_reading  # type: ignore[attr-defined]
+        stepper.start_reading = start_reading  # type: ignore[attr-defined]
     decided = [begin for begin, _ in reads.marks]
     origin = marks.opening.marks[0][0]
     at = [marks.opening.between(origin, mark) for mark in decided]

@@ -3,9 +3,9 @@
     python -m benchmarks.server_queue --clients 8,16,32
     python -m benchmarks.server_queue --clients 8,16,32 --wait-on-join
 
-A tiny model decodes on the CPU. Every forward occupies a simulated device for as long as one of LLaDA-8B takes
-on an H200. With `--wait-on-join` the host waits for the whole queue whenever a request takes its first step, as
-it would for a copy from the device.
+A tiny model decodes on the CPU. Each forward occupies a simulated device for as long as one of LLaDA-8B would
+occupy an H200. With `--wait-on-join` the host waits for the whole queue whenever a request takes its first
+step, as it would for a copy from the device.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import torch
 from benchmarks import server_loads
 from benchmarks.server import load_model
 from benchmarks.server_gpu import Bench, Load
-from unmask.serving import engine
+from unmask.serving import stepper
 from unmask.serving.request import RunningRequest
 from unmask.serving.scheduler import Decided, run_forward, start_reading
 from unmask.serving.shapes import split_rows
@@ -78,10 +78,10 @@ def simulate(clients: int, *, wait_on_join: bool) -> dict[str, Any]:
     device = Device(wait_on_join=wait_on_join)
     columns = LOAD.prompt_tokens + LOAD.new_tokens
     changes: list[tuple[Any, str, Any]] = [
-        (engine, "run_forward", device.run_forward),
-        (engine, "start_reading", device.start_reading),
-        (engine, "forward_groups", forward_groups),
-        (engine, "OVERLAP_COLUMNS", engine.OVERLAP_COLUMNS * columns // COLUMNS),
+        (stepper, "run_forward", device.run_forward),
+        (stepper, "start_reading", device.start_reading),
+        (stepper, "forward_groups", forward_groups),
+        (stepper, "OVERLAP_COLUMNS", stepper.OVERLAP_COLUMNS * columns // COLUMNS),
         (server_loads, "running", partial(server_loads.running, overlap=True)),
     ]
     model, place = load_model(LOAD.workload)

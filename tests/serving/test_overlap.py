@@ -9,13 +9,13 @@ import pytest
 from tests.serving.test_engine import ONE_BY_ONE, TextToy
 from tests.toy import Toy
 from unmask import SAMPLERS, GenerationConfig, generate
-from unmask.serving import Engine, Limits, RequestFailed, engine, scheduler
+from unmask.serving import Engine, Limits, RequestFailed, scheduler, stepper
 from unmask.types import Decision, Observation
 
 
 @pytest.fixture(autouse=True)
 def small_batches_overlap(monkeypatch: Any) -> None:
-    monkeypatch.setattr(engine, "OVERLAP_COLUMNS", 8)
+    monkeypatch.setattr(stepper, "OVERLAP_COLUMNS", 8)
 
 
 @pytest.mark.parametrize("name", ["less", "klass"])
@@ -74,7 +74,7 @@ def test_at_most_one_forward_of_a_half_is_queued_before_the_other_is_committed(m
 
     for own in (groups, start_reading, run_forward):
         name = "forward_groups" if own is groups else own.__name__
-        monkeypatch.setattr(engine, name, own)
+        monkeypatch.setattr(stepper, name, own)
     model, config = TextToy(Toy(eos_ids=())), GenerationConfig(max_new_tokens=12)
     server = Engine(model, overlap=True)
     jobs = [server.submit([2 + n], ONE_BY_ONE, config) for n in range(6)]

@@ -10,46 +10,27 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
-from dataclasses import replace
-from functools import partial
+from collections.abc import Iterable
 from time import perf_counter
 from types import TracebackType
-from typing import TypeVar
 
-from torch import OutOfMemoryError
-
-from unmask.decoding.observe import Outcome
 from unmask.errors import whole
 from unmask.serving.device_memory import DeviceMemory
 from unmask.serving.errors import Closing, DeadlineExceeded, QueueFull, RequestFailed
-from unmask.serving.job import Job, Snapshot
+from unmask.serving.job import Job
 from unmask.serving.limits import MIB, Limits
-from unmask.serving.look import look
-from unmask.serving.monitor import Monitor, NoMonitor, Tick
+from unmask.serving.monitor import Monitor, NoMonitor
 from unmask.serving.request import Request, RunningRequest, infill_request, text_request
-from unmask.serving.scheduler import (
-    BegunStep,
-    Decided,
-    PendingStep,
-    decide,
-    decide_groups,
-    forward_groups,
-    run_forward,
-    start_reading,
-)
+from unmask.serving.stepper import Stepper
 from unmask.text.config import GenerationConfig
 from unmask.text.generate import DEFAULT_CONFIG, DEFAULT_SAMPLER
 from unmask.text.prompts import Prompt, TextModel, device_of
-from unmask.types import Sampler, Step
+from unmask.types import Sampler
 
 log = logging.getLogger(__name__)
 DEFAULT_LIMITS = Limits()
 SMOOTHING = 0.1  # weight of the newest request in the mean time that a request takes
 LONGEST_RETRY = 60  # seconds
-OVERLAP_COLUMNS = 1536  # of all rows, from which on halves of a batch are as fast per column as the whole
-Result = TypeVar("Result")
 
 
 class Engine:
@@ -69,11 +50,16 @@ class Engine:
         self.limits = limits
         self.exact = exact
         self.monitor: Monitor = NoMonitor() if monitor is None else monitor
-        self._device = device_of(model)
-        self._overlap = self._device.type == "cuda" if overlap is None else overlap
-        self._pending: PendingStep | None = None  # the half that the device works on
-        limit = limits.max_memory_mb
-        self._memory = DeviceMemory(model, self._device, None if limit is None else limit * MIB)
+        device, limit = device_of(model), limits.max_memory_mb
+        self._memory = DeviceMemory(model, device, None if limit is None else limit * MIB)
+        self._stepper = Stepper(
+            model,
+            device,
+            exact=exact,
+            overlap=device.type == "cuda" if overlap is None else overlap,
+            reclaim=self._memory.reclaim,
+            fail=self._fail,
+        )
         self._waiting: deque[Job] = deque()
         self._running: list[RunningRequest] = []
         self._lock = threading.Condition()  # of _waiting and of the two flags
@@ -190,10 +176,10 @@ class Engine:
             if not self._running:
                 continue
             try:
-                self._step()
+                self.monitor.stepped(self._stepper.step(self._running, waiting=len(self._waiting)))
             except Exception as error:
                 log.exception("a step failed")
-                self._pending = None
+                self._stepper.forget()
                 self._fail([request.job for request in self._running], error)
             self._running = [request for request in self._running if not self._settle(request)]
         for job in (*(request.job for request in self._running), *self._waiting):
@@ -270,141 +256,7 @@ class Engine:
             if job.finish(failure):
                 self.monitor.left(job, "failed")
 
-    def _step(self) -> None:
-        """Take one reverse step of every request: predict, decide, commit.
-
-        A large batch has two halves. While the host commits the step of one, the device runs the other. Only
-        its first forward is queued before: a long queue would hold up the host.
-        """
-        began = perf_counter()
-        first, self._pending = self._pending, None
-        if first is None and self._is_large():
-            first = self._queue(self._running[::2])
-        taken = set() if first is None else {id(request) for request in first.requests}
-        rest = [request for request in self._running if id(request) not in taken]
-        if first is None:
-            self._finish_step(began, self._queue(rest))
-            return
-        second = self._begin_step(rest) if rest else None
-        self._finish_step(began, first)
-        self._pending = None if second is None else self._decide_step(second)
-
-    def _is_large(self) -> bool:
-        """Whether half of the running requests keep the device busy.
-
-        Halves with a cache would take turns in the place that a compiled model has for keys and values.
-        """
-        if not self._overlap or any(request.cache is not None for request in self._running):
-            return False
-        columns = sum(request.request.num_rows * request.length for request in self._running)
-        return len(self._running) > 1 and columns >= OVERLAP_COLUMNS
-
-    def _queue(self, requests: Sequence[RunningRequest]) -> PendingStep:
-        """Queue the whole step of some requests on the device."""
-        return self._decide_step(self._begin_step(requests))
-
-    def _begin_step(self, requests: Sequence[RunningRequest]) -> BegunStep:
-        """Queue the first forward of some requests."""
-        fresh = [request for request in requests if request.is_fresh]
-        groups = forward_groups(self.model, fresh, alone=self.exact)
-        return BegunStep(requests, groups[1:], self._forwards(groups[:1]), len(fresh))
-
-    def _decide_step(self, step: BegunStep) -> PendingStep:
-        """Queue the other forwards of some requests, and their decisions."""
-        evaluations = step.evaluations + self._forwards(step.groups)
-        for request in step.requests:
-            request.count_step()
-        live = [request for request in step.requests if not request.job.future.done()]
-        decided = [
-            part
-            for group in decide_groups(live)
-            for part in self._isolate("a sampler failed", self._decide, group)
-        ]
-        return PendingStep(
-            step.requests, decided, start_reading(decided), len(live), evaluations, step.forwards
-        )
-
-    def _forwards(self, groups: Sequence[Sequence[RunningRequest]]) -> int:
-        """Queue a forward for each group, and return their number."""
-        return sum(len(self._isolate("a forward failed", self._predict, group)) for group in groups)
-
-    def _finish_step(self, began: float, step: PendingStep) -> None:
-        """Wait for the decisions of some requests, and commit them."""
-        parts = zip(step.decided, step.read(), strict=True)
-        steps = [each for part in parts for each in self._commit(*part)]
-        self.monitor.stepped(
-            Tick(
-                rows=step.rows,
-                waiting=len(self._waiting),
-                seconds=perf_counter() - began,
-                evaluations=step.evaluations,
-                forwards=step.forwards,
-                **committed(steps),
-            )
-        )
-
-    def _predict(self, requests: Sequence[RunningRequest]) -> None:
-        forward = partial(run_forward, self.model, requests, self._device, alone=self.exact)
-        with suppress(OutOfMemoryError):
-            return forward()
-        log.warning("the device is out of memory; captured forwards are dropped")
-        self._memory.reclaim()
-        return forward()
-
-    def _decide(self, requests: Sequence[RunningRequest]) -> Decided:
-        return decide(self.model, requests, self._device, alone=self.exact)
-
-    def _commit(self, decided: Decided, outcomes: Sequence[Outcome]) -> Iterator[Step]:
-        """Commit a decision row by row; yield the steps."""
-        for row, (request, outcome) in enumerate(zip(decided.requests, outcomes, strict=True)):
-            commit = partial(self._commit_row, decided, row, outcome)
-            yield from self._isolate("a step failed", commit, [request])
-
-    def _commit_row(
-        self, decided: Decided, row: int, outcome: Outcome, requests: Sequence[RunningRequest]
-    ) -> Step:
-        [request] = requests
-        job, block = request.job, request.turn.number
-        if job.candidates:
-            seen = replace(decided.prediction, logits=decided.logits)
-            request.look = look(seen, decided.decision, row, candidates=job.candidates, before=request.look)
-        step = request.commit(decided.prediction.take(slice(row, row + 1)), outcome)
-        if request.look is not None:
-            request.look = request.look.with_constraint(step.decision)
-        if job.is_watched:
-            shown = (None, None) if request.look is None else (step, request.look)
-            snapshot = Snapshot(step.index, step.tokens[0], step.window, step.drawn[0], *shown)
-            job.publish(snapshot._replace(revocable=step.revocable))
-        if not request.is_done and request.turn.number != block and not request.rows.needs.span:
-            request.look = None  # a new block starts a new history
-        return step
-
-    def _isolate(
-        self,
-        failure: str,
-        work: Callable[[Sequence[RunningRequest]], Result],
-        requests: Sequence[RunningRequest],
-    ) -> list[Result]:
-        """Do some work on all requests; if that fails, on each alone, and end those that fail again."""
-        try:
-            return [work(requests)]
-        except Exception as error:
-            log.exception(failure, extra={"jobs": [request.job.id for request in requests]})
-            if len(requests) == 1:
-                self._fail([requests[0].job], error)
-                return []
-        return [result for request in requests for result in self._isolate(failure, work, [request])]
-
 
 def exact_costs_little(model: TextModel) -> bool:
     """Whether rows are nearly as fast alone as together: on a CPU, where time goes with the tokens."""
     return device_of(model).type == "cpu"
-
-
-def committed(steps: Iterable[Step]) -> dict[str, int]:
-    """How many tokens some single-row steps committed, by what committed them."""
-    count = {"accepted": 0, "forced": 0, "leftovers": 0}
-    for step in steps:
-        by = "leftovers" if step.leftover else "forced" if step.decision.forced[0] else "accepted"
-        count[by] += int(step.decision.commit.sum())
-    return count

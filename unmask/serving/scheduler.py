@@ -184,26 +184,6 @@ class Decided(NamedTuple):
     logits: Tensor | None  # [rows, W, V], if anybody watches
 
 
-class BegunStep(NamedTuple):
-    """Requests whose first forward is queued on the device."""
-
-    requests: Sequence[RunningRequest]
-    groups: Sequence[Sequence[RunningRequest]]  # that share a forward which is not queued yet
-    evaluations: int  # forwards that are queued
-    forwards: int  # of all requests, one each
-
-
-class PendingStep(NamedTuple):
-    """Requests whose next step is queued on the device."""
-
-    requests: Sequence[RunningRequest]
-    decided: Sequence[Decided]
-    read: Callable[[], list[list[Outcome]]]  # waits for the decisions
-    rows: int
-    evaluations: int
-    forwards: int
-
-
 @torch.no_grad()
 def decide(
     model: MaskedLM, requests: Sequence[RunningRequest], device: torch.device, *, alone: bool

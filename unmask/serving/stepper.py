@@ -1,0 +1,209 @@
+"""One reverse step of many requests: predict, decide, commit.
+
+A large batch has two halves that take turns. While the host commits a step of one, the device runs the other.
+A request that fails ends alone.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from itertools import chain
+from time import perf_counter
+from typing import NamedTuple, TypeVar
+
+import torch
+from torch import OutOfMemoryError
+
+from unmask.decoding.observe import Outcome
+from unmask.serving.job import Job, Snapshot
+from unmask.serving.look import look
+from unmask.serving.monitor import Tick
+from unmask.serving.request import RunningRequest
+from unmask.serving.scheduler import (
+    Decided,
+    decide,
+    decide_groups,
+    forward_groups,
+    run_forward,
+    start_reading,
+)
+from unmask.text.prompts import TextModel
+from unmask.types import Step
+
+log = logging.getLogger(__name__)
+OVERLAP_COLUMNS = 1536  # of all rows, from which on halves of a batch are as fast per column as the whole
+Result = TypeVar("Result")
+
+
+class BegunStep(NamedTuple):
+    """Requests whose first forward is queued on the device."""
+
+    requests: Sequence[RunningRequest]
+    groups: Sequence[Sequence[RunningRequest]]  # that share a forward which is not queued yet
+    evaluations: int  # forwards that are queued
+    forwards: int  # rows in all forwards of the step
+
+
+class PendingStep(NamedTuple):
+    """Requests whose next step is queued on the device."""
+
+    requests: Sequence[RunningRequest]
+    decided: Sequence[Decided]
+    read: Callable[[], list[list[Outcome]]]  # waits for the decisions
+    rows: int
+    evaluations: int
+    forwards: int
+
+
+class Stepper:
+    """Takes the steps of the requests that run on a model."""
+
+    def __init__(
+        self,
+        model: TextModel,
+        device: torch.device,
+        *,
+        exact: bool,
+        overlap: bool,
+        reclaim: Callable[[], None],
+        fail: Callable[[Iterable[Job], Exception], None],
+    ) -> None:
+        """Make a stepper. `reclaim` frees memory of the device, `fail` ends jobs with an error."""
+        self.model = model
+        self.device = device
+        self.exact = exact  # run the model on rows alone
+        self.overlap = overlap  # let large batches run as two halves
+        self.reclaim = reclaim
+        self.fail = fail
+        self.pending: PendingStep | None = None  # the half that the device works on
+
+    def step(self, running: Sequence[RunningRequest], *, waiting: int) -> Tick:
+        """Take one step of every request, or of one half of them while the other is queued.
+
+        Only the first forward of the other half is queued before the commit: a long queue would hold up the
+        host.
+        """
+        began = perf_counter()
+        first, self.pending = self.pending, None
+        if first is None:
+            first = self._queue(running[::2] if self._is_large(running) else running)
+        taken = {id(request) for request in first.requests}
+        rest = [request for request in running if id(request) not in taken]
+        second = self._begin(rest) if rest else None
+        steps = self._commit(first)
+        tick = Tick(
+            rows=first.rows,
+            waiting=waiting,
+            seconds=perf_counter() - began,
+            evaluations=first.evaluations,
+            forwards=first.forwards,
+            **committed(steps),
+        )
+        self.pending = None if second is None else self._decide(second)
+        return tick
+
+    def forget(self) -> None:
+        """Drop the half that the device works on, after a failure."""
+        self.pending = None
+
+    def _is_large(self, running: Sequence[RunningRequest]) -> bool:
+        """Whether half of the requests keep the device busy.
+
+        Halves with a cache would take turns in the place that a compiled model has for keys and values.
+        """
+        if not self.overlap or any(request.cache is not None for request in running):
+            return False
+        columns = sum(request.request.num_rows * request.length for request in running)
+        return len(running) > 1 and columns >= OVERLAP_COLUMNS
+
+    def _queue(self, requests: Sequence[RunningRequest]) -> PendingStep:
+        """Queue the whole step of some requests."""
+        return self._decide(self._begin(requests))
+
+    def _begin(self, requests: Sequence[RunningRequest]) -> BegunStep:
+        """Queue the first forward of some requests."""
+        fresh = [request for request in requests if request.is_fresh]
+        groups = forward_groups(self.model, fresh, alone=self.exact)
+        return BegunStep(requests, groups[1:], self._run_forwards(groups[:1]), len(fresh))
+
+    def _decide(self, step: BegunStep) -> PendingStep:
+        """Queue the other forwards of some requests, and their decisions."""
+        evaluations = step.evaluations + self._run_forwards(step.groups)
+        for request in step.requests:
+            request.count_step()
+        live = [request for request in step.requests if not request.job.future.done()]
+        ask = partial(decide, self.model, device=self.device, alone=self.exact)
+        parts = [self._isolate("a sampler failed", ask, group) for group in decide_groups(live)]
+        decided = list(chain.from_iterable(parts))
+        return PendingStep(
+            step.requests, decided, start_reading(decided), len(live), evaluations, step.forwards
+        )
+
+    def _commit(self, step: PendingStep) -> list[Step]:
+        """Wait for the decisions of some requests, and commit them row by row."""
+        steps = []
+        for decided, outcomes in zip(step.decided, step.read(), strict=True):
+            for row, (request, outcome) in enumerate(zip(decided.requests, outcomes, strict=True)):
+                commit = partial(commit_row, decided, row, outcome)
+                steps += self._isolate("a step failed", commit, [request])
+        return steps
+
+    def _run_forwards(self, groups: Sequence[Sequence[RunningRequest]]) -> int:
+        """Queue a forward for each group, and return their number."""
+        return sum(len(self._isolate("a forward failed", self._run_forward, group)) for group in groups)
+
+    def _run_forward(self, requests: Sequence[RunningRequest]) -> None:
+        forward = partial(run_forward, self.model, requests, self.device, alone=self.exact)
+        with suppress(OutOfMemoryError):
+            return forward()
+        log.warning("the device is out of memory; captured forwards are dropped")
+        self.reclaim()
+        return forward()
+
+    def _isolate(
+        self,
+        failure: str,
+        work: Callable[[Sequence[RunningRequest]], Result],
+        requests: Sequence[RunningRequest],
+    ) -> list[Result]:
+        """Do some work on all requests; if that fails, on each alone, and end those that fail again."""
+        try:
+            return [work(requests)]
+        except Exception as error:
+            log.exception(failure, extra={"jobs": [request.job.id for request in requests]})
+            if len(requests) == 1:
+                self.fail([requests[0].job], error)
+                return []
+        return [result for request in requests for result in self._isolate(failure, work, [request])]
+
+
+def commit_row(decided: Decided, row: int, outcome: Outcome, requests: Sequence[RunningRequest]) -> Step:
+    """Commit the decision on one request, and show it to its sender."""
+    [request] = requests
+    job, block = request.job, request.turn.number
+    if job.candidates:
+        seen = replace(decided.prediction, logits=decided.logits)
+        request.look = look(seen, decided.decision, row, candidates=job.candidates, before=request.look)
+    step = request.commit(decided.prediction.take(slice(row, row + 1)), outcome)
+    if request.look is not None:
+        request.look = request.look.with_constraint(step.decision)
+    if job.is_watched:
+        shown = (None, None) if request.look is None else (step, request.look)
+        snapshot = Snapshot(step.index, step.tokens[0], step.window, step.drawn[0], *shown)
+        job.publish(snapshot._replace(revocable=step.revocable))
+    if not request.is_done and request.turn.number != block and not request.rows.needs.span:
+        request.look = None  # a new block starts a new history
+    return step
+
+
+def committed(steps: Iterable[Step]) -> dict[str, int]:
+    """Return how many tokens some single-row steps committed, by what committed them."""
+    count = {"accepted": 0, "forced": 0, "leftovers": 0}
+    for step in steps:
+        by = "leftovers" if step.leftover else "forced" if step.decision.forced[0] else "accepted"
+        count[by] += int(step.decision.commit.sum())
+    return count
