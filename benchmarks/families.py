@@ -149,7 +149,7 @@ def table(content: Results) -> str:
 def _load_line(family: Results) -> str:
     load, written = family.get("load"), family.get("write")
     if load is None or written is None:
-        return f"| {family['name']} |" + f" {MISSING} |" * 5
+        return f"| {family['name']} | {family.get('parameters', 0) / 1e9:.2f} G |" + f" {MISSING} |" * 4
     cells = [f"{family['parameters'] / 1e9:.2f} G", gb(written["bytes"]), f"{load['seconds']:.1f} s"]
     anon = load["host_anon_rise"]
     cells += [MISSING if anon is None else gb(anon), gb(load["gpu_peak"])]

@@ -36,8 +36,8 @@ from unmask.serving import Limits
 from unmask.serving.shapes import round_length, split_rows
 
 PROGRAM = "python -m benchmarks.server_gpu"
-FIRST = (32, 1, 8, 16)  # numbers of clients, after those of --rows
-LAST = (128, 64, 4, 2)  # these after all other loads
+CLIENTS_FIRST = (32, 1, 8, 16)  # after those of --rows
+CLIENTS_LAST = (128, 64, 4, 2)  # after all other loads
 BUCKET = 64  # of `unmask.compile`
 RESERVE = 45  # seconds for the last load, once its shapes are compiled
 app = typer.Typer()
@@ -262,11 +262,11 @@ def run_server_gpu(load: Load, out: Path | None) -> dict[str, Any]:
         equal(main),
         ("offline", str(main), partial(bench.offline, main)),
         ("one_after_another", "compiled" if load.compile else "again", bench.one_after_another),
-        *map(equal, load.clients(FIRST)),
+        *map(equal, load.clients(CLIENTS_FIRST)),
         ("arrivals", "poisson", bench.poisson),
         ("arrivals", "burst", bench.burst),
         ("unlike", str(load.rows), partial(bench.unlike, load.rows)),
-        *map(equal, load.clients(LAST)),
+        *map(equal, load.clients(CLIENTS_LAST)),
     ]
     for part, name, work in plan:
         typer.echo(f"{part}, {name}: {time.monotonic() + 60 * load.minutes - deadline:.0f} s")

@@ -8,9 +8,11 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from statistics import median, quantiles
 from typing import Any
+from unittest.mock import patch
 
 import torch
 
@@ -21,7 +23,7 @@ from unmask.bench.timing import Spans
 from unmask.models.trunk import Trunk
 from unmask.serving import Engine, Job, Limits, stepper
 from unmask.serving.monitor import Tick
-from unmask.serving.scheduler import start_reading
+from unmask.serving.scheduler import decide
 
 Prompt = list[int]
 BASE = unmask.make_sampler("base")
@@ -239,24 +241,29 @@ def poisson(rate: float, count: int) -> list[float]:
     return [dice.expovariate(rate) for _ in range(count)]
 
 
+def pauses(busy: Sequence[tuple[float, float]]) -> Iterator[tuple[float, float]]:
+    """Yield when a device became idle and for how long, from the begin and end of its work, sorted."""
+    free = busy[0][1]
+    for begin, end in busy[1:]:
+        if begin >= free:
+            yield free, begin - free
+        free = max(free, end)
+
+
 def gaps(model: Trunk, wave: Callable[[], object], device: torch.device) -> dict[str, Any]:
     """Return the milliseconds without a forward or a decision on the device, while `wave` runs.
 
-    On a GPU the marks are CUDA events: a gap is the time from the end of the last queued work to the start
-    of the next forward. The first and the last steps, in which rows join and leave, do not count.
+    On a GPU the marks are CUDA events: a gap is the time from the end of all queued work to the start of the
+    next forward or decision. The first and the last steps, in which rows join and leave, do not count.
     """
-    reads = Spans(device)
-    stepper.start_reading = reads.around(start_reading)  # type: ignore[attr-defined]  # begins after a decision
-    try:
+    decisions = Spans(device)
+    with patch.object(stepper, "decide", decisions.around(decide)):
         marks = mark_forwards(model, wave, device)
-    finally:
-        stepper.start_reading = start_reading  # type: ignore[attr-defined]
-    decided = [begin for begin, _ in reads.marks]
-    origin = marks.opening.marks[0][0]
-    at = [marks.opening.between(origin, mark) for mark in decided]
-    starts = [marks.opening.between(origin, begin) for begin, _ in marks.opening.marks]
-    waits = [min((start - end for start in starts if start >= end), default=None) for end in at]
-    inner = [wait for wait in waits[1:-2] if wait is not None]
+    work = [*(pair for spans in marks for pair in spans.marks), *decisions.marks]
+    at = partial(decisions.between, marks.opening.marks[0][0])
+    busy = sorted((at(begin), at(end)) for begin, end in work)
+    ends = sorted(at(end) for _, end in decisions.marks)
+    inner = [wait for moment, wait in pauses(busy) if ends[0] <= moment < ends[-3]] if len(ends) > 3 else []
     if not inner:
         raise RuntimeError("too few steps to see a gap; use at least 5")
     return {

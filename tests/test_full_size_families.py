@@ -41,6 +41,25 @@ def test_a_family_is_written_loaded_decoded_and_timed_beside_its_floors(
     assert capsys.readouterr().out.count(f"| {family['name']} |") >= 2
 
 
+@pytest.mark.slow
+def test_a_family_can_be_timed_without_a_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(full_size.subprocess, "run", in_this_process)
+    monkeypatch.setattr(families, "TINY_SIZES", families.TINY_SIZES | {"batches": [1], "steps": {"1": 5}})
+    out = tmp_path / "out.json"
+    families.main(
+        ["--tiny", "--in-memory", "--families", "sdar", "--work", str(tmp_path / "work"), "--out", str(out)]
+    )
+    content = json.loads(out.read_text())
+    assert content["command"].endswith("--in-memory")
+    family = content["families"]["sdar"]
+    assert family["problems"] == []
+    assert family["compiled"]["step_append_b1"]["steps"] > 0
+    assert not {"write", "load", "decode", "eager"} & set(family)
+    assert "SDAR-8B, inside a block" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("name", BILLIONS)
 def test_the_configs_have_about_the_published_number_of_parameters(name: str) -> None:
     with torch.device("meta"):

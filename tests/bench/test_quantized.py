@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
-from unmask.bench.quantized import ALL, PLAIN, run_quantized, table, wrong
+from tests.experiments.conftest import outcome
+from unmask.bench.quantized import ALL, PLAIN, difference, over_samplers, run_quantized, table, wrong
 
 
 def content(points: float, dtype: str = "int8", sampler: str = "less") -> dict:
@@ -64,20 +66,28 @@ def test_a_small_run_compares_a_format_with_plain_weights(tmp_path):
     assert json.loads((tmp_path / "quantized.json").read_text()) == made
 
 
-@pytest.mark.slow
-def test_the_difference_over_all_samplers_is_the_mean_of_theirs(tmp_path):
-    made = run_quantized(
-        models=["mini-llada"],
-        dtypes=["int8"],
-        samplers=["less", "first-mask"],
-        items=10,
-        small=True,
-        out=tmp_path,
-        log=lambda _: None,
+def test_the_difference_over_all_samplers_is_the_mean_of_theirs():
+    right, wrong_one = [True] * 40, [False] + [True] * 39
+    plain = [{"mini-mmlu": outcome(right), "mini-gsm8k": outcome([True, False])} for _ in range(2)]
+    narrow = [{"mini-mmlu": outcome(wrong_one), "mini-gsm8k": outcome([True, True])}, plain[1]]
+    found = over_samplers({PLAIN: plain, "int8": narrow, "int4": narrow[:1]}, 2)
+    assert found.keys() == {PLAIN, "int8"}  # int4 lacks a sampler
+    single = [difference([one], [two])["points"] for one, two in zip(plain, narrow, strict=True)]
+    assert found["int8"]["points"] == pytest.approx(sum(single) / 2)
+    assert (found["int8"]["lost"], found["int8"]["gained"], found["int8"]["questions"]) == (1, 1, 84)
+    assert found["int8"]["low"] < found["int8"]["points"] < found["int8"]["high"]
+
+
+def test_an_interval_has_a_width_where_nothing_changed():
+    runs = [{"mini-mmlu": outcome([True] * 50)}] * 4
+    found = over_samplers({PLAIN: runs, "fp8": runs}, 4)["fp8"]
+    assert found["points"] == 0.0
+    assert found["low"] < -1.0 < 1.0 < found["high"]
+
+
+def test_samples_are_paired_by_name_whatever_their_order():
+    first, second = outcome([True, False, True]), outcome([False, True, True])
+    turned = replace(second, records=second.records[::-1])
+    assert difference([{"mini-mmlu": first}], [{"mini-mmlu": second}]) == difference(
+        [{"mini-mmlu": first}], [{"mini-mmlu": turned}]
     )
-    less, first_mask, both = (made["results"]["mini-llada"][name] for name in ("less", "first-mask", ALL))
-    assert both["int8"]["points"] == pytest.approx(
-        (less["int8"]["points"] + first_mask["int8"]["points"]) / 2
-    )
-    assert both["int8"]["low"] <= both["int8"]["points"] <= both["int8"]["high"]
-    assert both["int8"]["questions"] == 40

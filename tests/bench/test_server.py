@@ -7,7 +7,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from benchmarks import padding, server_gpu, serving_batching
+from benchmarks import padding, server_gpu, server_loads, server_queue, serving_batching
 from benchmarks.server import NumberTokenizer, app
 from unmask.models import load
 
@@ -95,3 +95,17 @@ def test_rows_of_unlike_length_are_hardly_padded():
     for ways in padding.run_padding([8, 32], requests=100).values():
         assert all(0 < run["padding_share"] < 0.15 for run in ways.values())
         assert ways["compiled"]["shapes"] < 40 < ways["plain"]["shapes"]
+
+
+@pytest.mark.parametrize("wait_on_join", [False, True])
+def test_the_simulated_device_answers_all_clients(wait_on_join, monkeypatch):
+    quick = {rows: ms / 20 for rows, ms in server_queue.MILLISECONDS.items()}
+    monkeypatch.setattr(server_queue, "MILLISECONDS", quick)
+    found = server_queue.simulate(6, wait_on_join=wait_on_join)
+    assert found["clients"] == 6
+    assert found["step_p95_over_p50"] >= 1
+
+
+def test_a_pause_begins_when_all_work_is_done():
+    busy = [(0.0, 2.0), (1.0, 5.0), (3.0, 4.0), (6.0, 7.0), (7.0, 9.0)]
+    assert list(server_loads.pauses(busy)) == [(5.0, 1.0), (7.0, 0.0)]

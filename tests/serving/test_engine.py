@@ -17,6 +17,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from tests.conftest import GOLDENS
 from tests.raises import raises_field
@@ -38,6 +40,7 @@ from unmask import (
 )
 from unmask.serving import Closing, DeadlineExceeded, Engine, Job, Limits, QueueFull, RequestFailed
 from unmask.serving.monitor import NoMonitor
+from unmask.serving.request import RunningRequest
 from unmask.types import Cache, Decision, ModelInfo, Needs, Observation
 
 ONE_BY_ONE = Threshold(min_confidence=1)
@@ -627,13 +630,37 @@ def test_a_token_that_no_vocabulary_has_is_named_to_the_sender() -> None:
             job.result(20)
 
 
-@pytest.mark.parametrize("constraint", [None, Regex("[a-z ]*")])
-def test_a_request_is_prepared_without_the_device_of_the_model(constraint: Regex | None) -> None:
-    model = deepcopy(tiny("llada_tiny")).to("meta")  # a canvas on this device would have no tokens
-    waiting = Engine(model, Limits(max_rows=2))
-    config = GenerationConfig(max_new_tokens=8, constraint=constraint)
-    text = waiting.submit("the cat", config=config)
-    gaps = waiting.submit_infill("the [[gap 8]]", config=GenerationConfig())
+class NoMeta(TorchDispatchMode):
+    """Fails if anything is computed on the device "meta"."""
+
+    def __torch_dispatch__(self, call: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = call(*args, **(kwargs or {}))
+        used = [each for each in tree_leaves((args, kwargs, out)) if isinstance(each, Tensor)]
+        assert all(each.device.type != "meta" for each in used), f"{call} touches the model's device"
+        return out
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {},
+        {"constraint": Regex("[a-z ]*")},
+        {"min_new_tokens": 4},
+        {"guidance": 1.0},
+        {"cache": "prefix", "block_length": 4},
+        {"cache": "dual", "block_length": 4, "refresh_every": 2},
+        {"end_tokens": "last"},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("name", ["llada_tiny", "dream_tiny"])
+def test_a_request_is_prepared_without_the_device_of_the_model(name: str, config: dict[str, Any]) -> None:
+    model = deepcopy(tiny(name)).to("meta")
+    waiting, settings = Engine(model, Limits(max_rows=4)), GenerationConfig(**config)
+    with NoMeta():
+        text = waiting.submit("the cat", config=replace(settings, max_new_tokens=8))
+        gaps = None if settings.min_new_tokens else waiting.submit_infill("the [[gap 8]]", config=settings)
     for job in (text, gaps):
-        assert job.request.run.canvas.tokens.device.type == "cpu"
-        assert int((job.request.run.canvas.tokens == model.info.mask_id).sum()) == 8
+        if job is not None:
+            RunningRequest(job, model.info)
+            assert int((job.request.run.canvas.tokens == model.info.mask_id).sum()) == 8

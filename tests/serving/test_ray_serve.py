@@ -218,7 +218,9 @@ def test_the_figures_of_replicas_stand_side_by_side() -> None:
     counted = []
     for name, steps in (("one", 3), ("two", 5)):
         metrics = Metrics()
-        metrics.stepped(Tick(steps, 0, 0.1, 1, steps, 0, 0, 0))
+        metrics.stepped(
+            Tick(rows=steps, seconds=0.1, evaluations=1, forwards=steps, accepted=0, forced=0, leftovers=0)
+        )
         counted.append((name, list(metrics.registry.collect())))
     page = generate_latest(Page(counted)).decode()
     assert 'unmask_steps_total{replica="one"} 3.0' in page

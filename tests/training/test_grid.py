@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import _thread
 import json
+import shutil
 import signal
 import threading
 import time
@@ -16,7 +17,18 @@ from tests.raises import raises_field
 from tests.training.toy import write_recipe
 from unmask import load
 from unmask.cli.app import app
-from unmask.training.grid import Grid, estimate, find_grid, members, read_grid, read_summary, train_grid
+from unmask.models.checkpoint import hub
+from unmask.models.checkpoint.hub import find_folder
+from unmask.training.grid import (
+    Grid,
+    Member,
+    estimate,
+    find_grid,
+    members,
+    read_grid,
+    read_summary,
+    train_grid,
+)
 from unmask.training.recipe import Recipe, parse
 
 SMALL = {"n_layers": 1, "d_model": 32, "n_heads": 1, "mlp_hidden_size": 32}
@@ -108,23 +120,35 @@ def test_a_size_can_be_trained_alone_and_may_belong_to_one_family():
         grid.only(["5m"])
 
 
+def going_on(path: Path, **changes: object) -> list[Member]:
+    """The models of a grid that go on from a shipped one."""
+    size = {"name": "same", "seeds": [1], "max_seconds": 30, "shipped": True, **changes}
+    table = {**json.loads(path.read_text()), "sizes": [size]}
+    (path.parent / "going_on.json").write_text(json.dumps(table))
+    return members(read_grid(path.parent / "going_on.json"))
+
+
 def test_a_size_can_go_on_from_the_shipped_models_and_have_more_layers(grid_file):
-    table = json.loads(grid_file.read_text())
-    table["sizes"] = [
-        {"name": "same", "seeds": [1, 2], "max_seconds": 30, "shipped": True},
-        {"name": "deep", "seeds": [1], "max_seconds": 30, "shipped": True, "layers": 12},
-    ]
-    grid_file.write_text(json.dumps(table))
-    first, second, deep = sorted(
-        members(read_grid(grid_file)), key=lambda one: (one.size != "same", one.seed)
-    )
-    assert first.digest != second.digest
-    assert first.parameters == sum(weight.numel() for weight in load("mini-llada", device="cpu").parameters())
-    assert deep.parameters > 1.4 * first.parameters
-    table["sizes"][1] |= {"shipped": False}
-    grid_file.write_text(json.dumps(table))
-    with raises_field("layers", 12):
-        read_grid(grid_file)
+    [plain], [deep] = going_on(grid_file), going_on(grid_file, layers=12)
+    weights = load("mini-llada", device="cpu").parameters()
+    assert plain.parameters == sum(weight.numel() for weight in weights)
+    assert deep.parameters > 1.4 * plain.parameters
+    assert deep.digest != plain.digest
+    for wrong in ({"layers": 3}, {"shipped": False, "layers": 12}):
+        with raises_field("layers", wrong["layers"]):
+            going_on(grid_file, **wrong)
+    with raises_field("config"):
+        going_on(grid_file, config={"llada": SMALL})
+
+
+def test_the_hash_of_a_model_that_goes_on_follows_the_shipped_weights(grid_file, tmp_path, monkeypatch):
+    shipped = shutil.copytree(find_folder("mini-llada"), tmp_path / "mini" / "mini-llada")
+    monkeypatch.setattr(hub, "MINI", shipped.parent)
+    [before] = going_on(grid_file)
+    (shipped / "README.md").write_text("other words")
+    assert going_on(grid_file)[0].digest == before.digest
+    (shipped / "config.json").write_text((shipped / "config.json").read_text() + " ")
+    assert going_on(grid_file)[0].digest != before.digest
 
 
 def test_a_grid_needs_at_least_one_job():

@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.conftest import GOLDENS
 from tests.raises import raises_field
 from tests.training.toy import recipe_table, write_recipe, write_tokenizer
 from unmask import Base, blank, decode, plan
 from unmask.models.checkpoint.load import build, load
 from unmask.training.__main__ import main
 from unmask.training.recipe import Recipe, Schedule, parse, read_recipe
-from unmask.training.setup import complete, initialize, vocabulary_size
+from unmask.training.setup import complete, grow, initialize, vocabulary_size
 from unmask.training.trainer import Trainer, train
 
 CPU = torch.device("cpu")
@@ -303,3 +304,28 @@ def test_layers_are_added_to_a_checkpoint_and_never_taken_away(tmp_path):
         )
     with raises_field("layers", 3):
         read_recipe(write_recipe(tmp_path, model={"layers": 3}))
+
+
+def test_layers_of_experts_are_not_added():
+    model = load(GOLDENS / "families" / "sdar_moe_tiny", device="cpu")
+    with raises_field("layers", 4):
+        grow(model, 4)
+
+
+@pytest.mark.parametrize("name", ["sdar_tiny", "fast_dllm_v2_tiny", "a2d_qwen3_tiny"])
+def test_every_dense_family_can_have_more_layers(name):
+    model = load(GOLDENS / "families" / name, device="cpu", dtype="float32")
+    tokens = torch.full((1, 8), model.info.mask_id)
+    deeper = grow(model, 2 * len(model.layers))
+    before, after = (one(tokens, None, slice(4, 8), None) for one in (model, deeper))
+    torch.testing.assert_close(after, before, rtol=0, atol=1e-4)
+
+
+def test_a_run_that_was_killed_while_it_saved_is_resumed(tmp_path):
+    recipe = write_recipe(tmp_path)
+    out = tmp_path / "out"
+    Trainer(read_recipe(recipe), out, device=CPU).run()
+    assert (out / "checkpoint.pt").exists()
+    (out / "model.safetensors").write_bytes(b"half of it")
+    train(recipe, out, device="cpu", resume=True)
+    assert load(out, device="cpu").tokenizer is not None

@@ -91,7 +91,7 @@ def run_quantized(
             for sampler in samplers:
                 _compare(report, labs, model, sampler, found.setdefault(sampler, {}), answers)
             if len(samplers) > 1:
-                found[ALL] = _over_samplers(answers, len(samplers))
+                found[ALL] = over_samplers(answers, len(samplers))
     for sentence in wrong(content):
         report.problem(sentence)
     log(f"\n{table(content)}")
@@ -108,78 +108,58 @@ def _compare(
     answers: dict[str, list[Outcomes]],
 ) -> None:
     """Answer with plain weights, then in each format; store the differences, and add the answers by dtype."""
-    plain: Outcomes | None = None
+    made: dict[str, Outcomes] = {}
     for dtype, lab in labs.items():
-        if dtype != PLAIN and plain is None:
+        if dtype != PLAIN and PLAIN not in made:
             return  # nothing to compare with
         report.log(f"{model}, {sampler}, {dtype}")
-        made: list[Outcomes] = []
-        report.attempt(found, dtype, partial(_answer, lab, model, sampler, plain, made.append))
-        answers.setdefault(dtype, []).extend(made)
-        if dtype == PLAIN and made:
-            [plain] = made
+        report.attempt(made, dtype, partial(_answer, lab, model, sampler))
+        if dtype in made:
+            found[dtype] = summary([made[dtype]])
+            found[dtype] |= {"by_task": {task: 100 * one.accuracy for task, one in made[dtype].items()}}
+            found[dtype] |= {} if dtype == PLAIN else difference([made[PLAIN]], [made[dtype]])
+            answers.setdefault(dtype, []).append(made[dtype])
+            report.write()
 
 
-def _answer(
-    lab: Lab, model: str, sampler: str, plain: Outcomes | None, keep: Callable[[Outcomes], None]
-) -> dict[str, Any]:
-    """Return the accuracy of one dtype, and its difference to that of plain weights."""
+def _answer(lab: Lab, model: str, sampler: str) -> Outcomes:
+    """Answer all tasks."""
     rule = SAMPLERS[sampler](lab.family(model))
     runs = {task: lab.run(model, task, rule) for task in lab.tasks(model)}
     made = lab.results(runs.values())
-    outcomes = {task: made[run] for task, run in runs.items()}
-    keep(outcomes)
-    result: dict[str, Any] = {
-        "accuracy": stats.accuracy(outcomes).value,
-        "questions": sum(len(one.records) for one in outcomes.values()),
-        "forwards": stats.macro({task: one.forwards for task, one in outcomes.items()}),
-        "by_task": {task: 100 * one.accuracy for task, one in outcomes.items()},
-    }
-    if plain is None:
-        return result
-    return result | _points(stats.difference(plain, outcomes)) | _changed([(plain, outcomes)])
+    return {task: made[run] for task, run in runs.items()}
 
 
-def _over_samplers(answers: Mapping[str, Sequence[Outcomes]], count: int) -> dict[str, Any]:
-    """Compare each format with plain weights, a question's difference being its mean over all samplers."""
-    found: dict[str, Any] = {}
-    plain = answers.get(PLAIN, ())
-    for dtype, of_samplers in answers.items():
-        if len(plain) < count or len(of_samplers) < count:
-            continue  # a sampler is missing
-        if min(len(one.records) for one in plain[0].values()) < stats.FEWEST:
-            continue  # no interval
-        accuracy = fmean(stats.accuracy(outcomes).value for outcomes in of_samplers)
-        forwards = fmean(
-            stats.macro({task: one.forwards for task, one in outcomes.items()}) for outcomes in of_samplers
-        )
-        questions = sum(len(one.records) for outcomes in of_samplers for one in outcomes.values())
-        found[dtype] = {"accuracy": accuracy, "questions": questions, "forwards": forwards}
-        if dtype != PLAIN:
-            pairs = list(zip(plain, of_samplers, strict=True))
-            gaps = {task: _gaps([(one[task], two[task]) for one, two in pairs]) for task in plain[0]}
-            found[dtype] |= _points(stats.macro_mean(gaps).scaled(100)) | _changed(pairs)
+def over_samplers(answers: Mapping[str, Sequence[Outcomes]], count: int) -> dict[str, Any]:
+    """Compare each format with plain weights over `count` samplers; leave out one that lacks a sampler."""
+    complete = {dtype: runs for dtype, runs in answers.items() if len(runs) == count}
+    if PLAIN not in complete:
+        return {}
+    found = {dtype: summary(runs) for dtype, runs in complete.items()}
+    for dtype in complete.keys() - {PLAIN}:
+        found[dtype] |= difference(complete[PLAIN], complete[dtype])
     return found
 
 
-def _gaps(pairs: Sequence[tuple[Outcome, Outcome]]) -> list[float]:
-    """Return, for each question of a task, the mean over pairs of runs of what the second gained."""
-    gains: dict[str, list[float]] = {}
-    for first, second in pairs:
-        before = {record.id: record.correct for record in first.records}
-        for record in second.records:
-            gains.setdefault(record.id, []).append(float(record.correct) - before[record.id])
-    return [fmean(each) for each in gains.values()]
+def summary(runs: Sequence[Outcomes]) -> dict[str, Any]:
+    """Return the mean accuracy and forwards of some runs, and how many questions they answered."""
+    return {
+        "accuracy": fmean(stats.accuracy(run).value for run in runs),
+        "questions": sum(len(one.records) for run in runs for one in run.values()),
+        "forwards": fmean(stats.macro({task: one.forwards for task, one in run.items()}) for run in runs),
+    }
 
 
-def _points(gap: stats.Estimate) -> dict[str, float]:
-    return {"points": gap.value, "low": gap.low, "high": gap.high}
-
-
-def _changed(pairs: Sequence[tuple[Outcomes, Outcomes]]) -> dict[str, int]:
-    """Count the questions that the second runs lost and gained."""
-    flips = [stats.flips(one[task].records, two[task].records) for one, two in pairs for task in one]
-    return {"lost": sum(each[0] for each in flips), "gained": sum(each[1] for each in flips)}
+def difference(plain: Sequence[Outcomes], runs: Sequence[Outcomes]) -> dict[str, float]:
+    """Return the points that runs gain over plain ones, paired by question: its mean over the runs counts."""
+    pairs = list(zip(plain, runs, strict=True))
+    gains = {
+        task: [stats.gains(one[task].records, two[task].records) for one, two in pairs] for task in plain[0]
+    }
+    gap = stats.macro_gain(gains)
+    flips = [gain for part in gains.values() for run in part for gain in run.values()]
+    changed = {"lost": flips.count(-1), "gained": flips.count(1)}
+    return {**changed, "points": gap.value, "low": gap.low, "high": gap.high}
 
 
 def _rows(content: Mapping[str, Any]) -> Iterator[tuple[str, str, str, Mapping[str, Any]]]:
@@ -195,7 +175,7 @@ def wrong(content: Mapping[str, Any]) -> Iterator[str]:
         if found.get("points", 0.0) < -MOST_LOST.get(dtype, 0.0):
             most = f"at most {MOST_LOST[dtype]:g} may be lost"
             yield f"{model}, {sampler}: {dtype} lost {-found['points']:.2f} points, {most}"
-        if sampler == ALL and found.get("low", 0.0) <= LOWEST.get(dtype, -100.0):
+        if sampler == ALL and dtype in LOWEST and found["low"] <= LOWEST[dtype]:
             begin = f"the interval of {dtype} begins at {found['low']:+.2f}"
             yield f"{model}: {begin}, it must begin above {LOWEST[dtype]:g}"
 

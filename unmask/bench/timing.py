@@ -54,9 +54,9 @@ class Spans:
     def around(self, work: Callable[..., Out]) -> Callable[..., Out]:
         """Return `work` with a mark before and after each call."""
 
-        def watched(*given: Any) -> Out:
+        def watched(*given: Any, **named: Any) -> Out:
             begin = self._mark()
-            out = work(*given)
+            out = work(*given, **named)
             self.marks.append((begin, self._mark()))
             return out
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import hypot, inf, isinf, sqrt
-from statistics import NormalDist
+from statistics import NormalDist, fmean
 from typing import Literal
 
 import torch
@@ -62,9 +62,7 @@ def accuracy(outcomes: Mapping[str, Outcome]) -> Estimate:
 
 def difference(first: Mapping[str, Outcome], second: Mapping[str, Outcome]) -> Estimate:
     """Return the macro accuracy of the second minus that of the first, in points, paired by sample."""
-    shares = weights(list(first))
-    parts = [(shares[task], paired(first[task].records, second[task].records)) for task in first]
-    return _joined(parts).scaled(100)
+    return macro_gain({task: [gains(first[task].records, second[task].records)] for task in first})
 
 
 def independent(first: Estimate, second: Estimate) -> Estimate:
@@ -75,15 +73,36 @@ def independent(first: Estimate, second: Estimate) -> Estimate:
 
 
 def paired(first: Sequence[Record], second: Sequence[Record]) -> Estimate:
-    """Return the difference of two accuracies on the same samples with Agresti and Min's interval.
+    """Return the difference of two accuracies on the same samples."""
+    return mean_gain([gains(first, second)])
 
-    Unlike a bootstrap, it is valid where few samples or none differ.
+
+def mean_gain(runs: Sequence[Mapping[str, int]]) -> Estimate:
+    """Return the mean gain of samples, each the mean over several runs, with Agresti and Min's interval.
+
+    Unlike a bootstrap, it is valid where few samples or none differ. A run gives the gain of each sample.
     """
-    lost, gained, total = flips(first, second)
-    size, ups, downs = total + 2, gained + 0.5, lost + 0.5
-    variance = (ups + downs - (ups - downs) ** 2 / size) / size**2
-    low, high = _around((gained - lost) / total, (ups - downs) / size, variance)
-    return Estimate((gained - lost) / total, max(-1.0, low), min(1.0, high))
+    shared = [fmean(run[name] for run in runs) for name in runs[0] if all(name in run for run in runs)]
+    size, total = (
+        len(shared) + 2,
+        sum(shared),
+    )  # one more sample that was gained, and one that was lost, by half
+    variance = (sum(gain**2 for gain in shared) + 1 - total**2 / size) / size**2
+    value = total / len(shared)
+    low, high = _around(value, total / size, variance)
+    return Estimate(value, max(-1.0, low), min(1.0, high))
+
+
+def macro_gain(runs: Mapping[str, Sequence[Mapping[str, int]]]) -> Estimate:
+    """Return the macro mean of the gains of several runs per task, in points."""
+    shares = weights(list(runs))
+    return _joined([(shares[task], mean_gain(part)) for task, part in runs.items()]).scaled(100)
+
+
+def gains(first: Sequence[Record], second: Sequence[Record]) -> dict[str, int]:
+    """Return what the second run gained on each sample that both have: 1, 0 or -1."""
+    before = {record.id: record.correct for record in first}
+    return {record.id: record.correct - before[record.id] for record in second if record.id in before}
 
 
 def _joined(parts: Sequence[tuple[float, Estimate]]) -> Estimate:
@@ -96,10 +115,8 @@ def _joined(parts: Sequence[tuple[float, Estimate]]) -> Estimate:
 
 def flips(first: Sequence[Record], second: Sequence[Record]) -> tuple[int, int, int]:
     """Return how many samples the second run lost and gained, and how many both have."""
-    before = {record.id: record.correct for record in first}
-    pairs = [(before[record.id], record.correct) for record in second if record.id in before]
-    lost, gained = (sum(pair == flip for pair in pairs) for flip in ((True, False), (False, True)))
-    return lost, gained, len(pairs)
+    found = list(gains(first, second).values())
+    return found.count(-1), found.count(1), len(found)
 
 
 def mean(values: Sequence[float]) -> Estimate:

@@ -19,7 +19,7 @@ from unmask.serving.device_memory import DeviceMemory
 from unmask.serving.errors import Closing, DeadlineExceeded, QueueFull, RequestFailed
 from unmask.serving.job import Job
 from unmask.serving.limits import MIB, Limits
-from unmask.serving.monitor import Monitor, NoMonitor
+from unmask.serving.monitor import Monitor, NoMonitor, Tick
 from unmask.serving.request import Request, RunningRequest, infill_request, text_request
 from unmask.serving.stepper import Stepper
 from unmask.text.config import GenerationConfig
@@ -176,12 +176,12 @@ class Engine:
             if not self._running:
                 continue
             try:
-                self.monitor.stepped(self._stepper.step(self._running, waiting=len(self._waiting)))
+                self._stepper.step(self._running, self._committed)
             except Exception as error:
                 log.exception("a step failed")
                 self._stepper.forget()
-                self._fail([request.job for request in self._running], error)
-            self._running = [request for request in self._running if not self._settle(request)]
+                self._fail([request.job for request in self._running if not request.is_done], error)
+            self._settle_all()
         for job in (*(request.job for request in self._running), *self._waiting):
             job.finish(Closing())
         self._running, self._waiting = [], deque()
@@ -217,6 +217,17 @@ class Engine:
         except Exception as error:
             log.exception("a request could not be started", extra={"job": job.id})
             self._fail([job], error)
+
+    def _committed(self, tick: Tick) -> None:
+        """Hand over what a step has finished, before more work is queued."""
+        self.monitor.stepped(tick._replace(waiting=len(self._waiting)))
+        self._settle_all()
+
+    def _settle_all(self) -> None:
+        """Let the requests go that are done or have ended."""
+        self._running = [request for request in self._running if not self._settle(request)]
+        if not self._running:
+            self._stepper.forget()
 
     def _settle(self, request: RunningRequest) -> bool:
         """Hand over the answer of a request that is done; return whether it leaves."""

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from unmask.decoding.append_cache import AppendCache, SideBySide
-from unmask.decoding.bans import Bans
+from unmask.decoding.bans import Allowed, Bans
 from unmask.decoding.cache import BlockCache
 from unmask.decoding.canvas import Canvas
 from unmask.decoding.executor import executor_for, run_model
@@ -125,12 +125,11 @@ def run_forward(
     window = slice(min(each.start for each in windows), max(each.stop for each in windows))
     cache = _join_caches(requests, rows)
     if rows[0].run.guidance:
-        scales = [row.run.guidance for row in rows]
-        scale = torch.tensor(scales, dtype=torch.float32, device=device)[:, None, None]
-        given = torch.zeros_like(canvas.tokens, dtype=torch.bool)
+        scales = torch.tensor([row.run.guidance for row in rows], dtype=torch.float32)
+        given = torch.zeros(canvas.tokens.shape, dtype=torch.bool)
         for i, (row, shift) in enumerate(zip(rows, shifts, strict=True)):
             given[i, shift:] = row.given[: row.length]
-        model = Guided(model, scale, given)
+        model = Guided(model, to_device(scales, device)[:, None, None], to_device(given, device))
     output = run_model(model, canvas, window, cache)
     for request, each, own in zip(requests, output, windows, strict=False):
         request.output = each[own.start - window.start : own.stop - window.start]
@@ -203,8 +202,12 @@ def decide(
         noise=lambda running, width: _draw(rows, next(calls), device),
     )
     bans = Bans.join([row.bans for row in rows])
-    if bans.closed is not None:  # without a wait for the forwards
+    # a plain copy would wait for the forwards
+    if bans.closed is not None:
         bans = replace(bans, closed=to_device(bans.closed, device))
+    if bans.allowed is not None:
+        classes, kinds, which = bans.allowed.classes, bans.allowed.kinds, bans.allowed.which
+        bans = replace(bans, allowed=Allowed(*(to_device(part, device) for part in (classes, kinds, which))))
     bans = bans.to(device)
     output = torch.stack([row.output for row in rows if row.output is not None])
     size = 1 if alone else len(rows)

@@ -45,7 +45,7 @@ class BegunStep(NamedTuple):
     requests: Sequence[RunningRequest]
     groups: Sequence[Sequence[RunningRequest]]  # that share a forward which is not queued yet
     evaluations: int  # forwards that are queued
-    forwards: int  # rows in all forwards of the step
+    forwards: int  # rows in them
 
 
 class PendingStep(NamedTuple):
@@ -54,7 +54,6 @@ class PendingStep(NamedTuple):
     requests: Sequence[RunningRequest]
     decided: Sequence[Decided]
     read: Callable[[], list[list[Outcome]]]  # waits for the decisions
-    rows: int
     evaluations: int
     forwards: int
 
@@ -80,35 +79,43 @@ class Stepper:
         self.reclaim = reclaim
         self.fail = fail
         self.pending: PendingStep | None = None  # the half that the device works on
+        self.busy_since = 0.0  # when the last step was committed, or the device got work after a pause
 
-    def step(self, running: Sequence[RunningRequest], *, waiting: int) -> Tick:
+    def step(self, running: Sequence[RunningRequest], committed: Callable[[Tick], None]) -> None:
         """Take one step of every request, or of one half of them while the other is queued.
 
-        Only the first forward of the other half is queued before the commit: a long queue would hold up the
-        host.
+        Call `committed` when the step is committed. Only the first forward of the other half is queued
+        before, as a long queue would hold up the host; the rest follows.
         """
         began = perf_counter()
         first, self.pending = self.pending, None
-        if first is None:
+        if first is None or not any(map(is_live, first.requests)):
+            self.busy_since = began
             first = self._queue(running[::2] if self._is_large(running) else running)
         taken = {id(request) for request in first.requests}
         rest = [request for request in running if id(request) not in taken]
-        second = self._begin(rest) if rest else None
-        steps = self._commit(first)
-        tick = Tick(
-            rows=first.rows,
-            waiting=waiting,
-            seconds=perf_counter() - began,
-            evaluations=first.evaluations,
-            forwards=first.forwards,
-            **committed(steps),
+        second = self._begin(rest) if self._is_even(first, rest) else None
+        steps, now = self._commit(first), perf_counter()
+        seconds, self.busy_since = now - self.busy_since, now
+        committed(
+            Tick(
+                rows=len(steps),
+                seconds=seconds,
+                evaluations=first.evaluations,
+                forwards=first.forwards,
+                **count_tokens(steps),
+            )
         )
-        self.pending = None if second is None else self._decide(second)
-        return tick
+        if second is not None and any(map(is_live, second.requests)):
+            self.pending = self._decide(second)
 
     def forget(self) -> None:
-        """Drop the half that the device works on, after a failure."""
+        """Drop the half that the device works on: its requests have failed or left."""
         self.pending = None
+
+    def _is_even(self, first: PendingStep, rest: Sequence[RunningRequest]) -> bool:
+        """Whether the rest of a batch is about as large as its first half; else it is split anew."""
+        return 0 < len(rest) <= 2 * len(first.requests) and all(request.cache is None for request in rest)
 
     def _is_large(self, running: Sequence[RunningRequest]) -> bool:
         """Whether half of the requests keep the device busy.
@@ -128,28 +135,30 @@ class Stepper:
         """Queue the first forward of some requests."""
         fresh = [request for request in requests if request.is_fresh]
         groups = forward_groups(self.model, fresh, alone=self.exact)
-        return BegunStep(requests, groups[1:], self._run_forwards(groups[:1]), len(fresh))
+        queued = self._run_forwards(groups[:1])
+        return BegunStep(requests, groups[1:], queued, sum(map(len, groups[:1])))
 
     def _decide(self, step: BegunStep) -> PendingStep:
-        """Queue the other forwards of some requests, and their decisions."""
-        evaluations = step.evaluations + self._run_forwards(step.groups)
+        """Queue the other forwards of some requests, and their decisions. Leave out those that have ended."""
+        groups = [live for group in step.groups if (live := list(filter(is_live, group)))]
+        evaluations = step.evaluations + self._run_forwards(groups)
         for request in step.requests:
             request.count_step()
-        live = [request for request in step.requests if not request.job.future.done()]
+        live = list(filter(is_live, step.requests))
         ask = partial(decide, self.model, device=self.device, alone=self.exact)
         parts = [self._isolate("a sampler failed", ask, group) for group in decide_groups(live)]
         decided = list(chain.from_iterable(parts))
-        return PendingStep(
-            step.requests, decided, start_reading(decided), len(live), evaluations, step.forwards
-        )
+        forwards = step.forwards + sum(map(len, groups))
+        return PendingStep(step.requests, decided, start_reading(decided), evaluations, forwards)
 
     def _commit(self, step: PendingStep) -> list[Step]:
         """Wait for the decisions of some requests, and commit them row by row."""
         steps = []
         for decided, outcomes in zip(step.decided, step.read(), strict=True):
             for row, (request, outcome) in enumerate(zip(decided.requests, outcomes, strict=True)):
-                commit = partial(commit_row, decided, row, outcome)
-                steps += self._isolate("a step failed", commit, [request])
+                if is_live(request):
+                    commit = partial(commit_row, decided, row, outcome)
+                    steps += self._isolate("a step failed", commit, [request])
         return steps
 
     def _run_forwards(self, groups: Sequence[Sequence[RunningRequest]]) -> int:
@@ -200,7 +209,12 @@ def commit_row(decided: Decided, row: int, outcome: Outcome, requests: Sequence[
     return step
 
 
-def committed(steps: Iterable[Step]) -> dict[str, int]:
+def is_live(request: RunningRequest) -> bool:
+    """Whether the job of a request goes on: nobody cancelled it, and it has not failed."""
+    return not request.job.future.done()
+
+
+def count_tokens(steps: Iterable[Step]) -> dict[str, int]:
     """Return how many tokens some single-row steps committed, by what committed them."""
     count = {"accepted": 0, "forced": 0, "leftovers": 0}
     for step in steps:

@@ -28,8 +28,8 @@ import torch
 
 from unmask.errors import FieldError, at_least, one_of, positive
 from unmask.models.checkpoint.config import read_config
-from unmask.models.checkpoint.hub import find_folder
-from unmask.models.checkpoint.load import build
+from unmask.models.checkpoint.hub import SHIPPED, find_folder
+from unmask.models.checkpoint.load import build, model_class
 from unmask.models.text.tokens import Tokenizer
 from unmask.training.data import open_source
 from unmask.training.recipe import Recipe, find_named, parse, read_recipe, read_table
@@ -72,6 +72,8 @@ class Size:
         positive("max_seconds", self.max_seconds)
         if self.layers is not None and not self.shipped:
             raise FieldError("layers", self.layers, "must be left out without shipped", "use config")
+        if self.shipped and self.config:
+            raise FieldError("config", dict(self.config), "must be left out with shipped", "use layers")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,8 +191,13 @@ def _recipe(file: Path, grid: Grid, size: Size, family: str, seed: int) -> dict[
             table[name] = {**table.get(name, {}), **values}
     name, spec = f"{family}-{size.name}-{seed}", read_recipe(file).model
     if size.shipped:
-        model: dict[str, Any] = {"load": f"mini-{family}"}
-        model |= {} if size.layers is None else {"layers": size.layers}
+        one_of("shipped", f"mini-{family}", SHIPPED)
+        folder = find_folder(f"unmask/mini-{family}")
+        model: dict[str, Any] = {"load": str(folder)}
+        if size.layers is not None:
+            least = model_class(config := read_config(folder)).shape_of(config).layers
+            at_least("layers", size.layers, least)
+            model["layers"] = size.layers
         return {**table, "name": name, "seed": seed, "model": model}
     config = {**spec.config, **size.config.get(family, {})}
     model = {"config": config, "tokenizer": str(Path(str(spec.tokenizer)).resolve())}
@@ -199,7 +206,7 @@ def _recipe(file: Path, grid: Grid, size: Size, family: str, seed: int) -> dict[
 
 def _member(table: Mapping[str, Any], family: str, size: Size, seed: int, data: dict[str, str]) -> Member:
     recipe = parse(Recipe, table, str(table["name"]))
-    items = json.dumps([family, table["data"]], sort_keys=True)
+    items = json.dumps(table["data"], sort_keys=True)
     if items not in data:  # the same for all seeds
         data[items] = _data_digest(recipe)
     source = recipe.model.load
@@ -220,8 +227,9 @@ def _data_digest(recipe: Recipe) -> str:
 
 
 def _folder_digest(folder: Path) -> str:
-    files = sorted(file for file in folder.iterdir() if file.is_file())
-    return sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
+    """Return a hash of the config, the weights and the tokenizer in a folder."""
+    files = sorted(file for file in folder.iterdir() if file.suffix in (".json", ".safetensors", ".txt"))
+    return sha256(b"".join(file.name.encode() + file.read_bytes() for file in files)).hexdigest()
 
 
 def _makespan(seconds: Sequence[float], jobs: int) -> float:

@@ -84,9 +84,12 @@ def initialize(model: Trunk, *, seed: int) -> None:
 def grow(model: Trunk, layers: int) -> Trunk:
     """Return a deeper model that computes the same function.
 
-    Each layer is followed by as many copies of it as the others, whose outputs are zero.
+    Each layer is followed by copies of it, spread evenly. Their output matrices are zero, so they change
+    nothing at first.
     """
     before = len(model.layers)
+    if model.shape.experts is not None:
+        raise FieldError("layers", layers, "must be left out for a mixture of experts")
     if layers < before:
         raise FieldError("layers", layers, f"must be at least {before}, which the checkpoint has")
     deeper = build(deeper_config(model.config, layers))

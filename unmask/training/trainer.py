@@ -65,11 +65,14 @@ def train(
     probe: Probe | None = None,
 ) -> Record:
     """Train from a recipe file into the folder `out`; return the last record."""
-    if next(out.glob("*.safetensors*"), None) is not None:
-        raise ValueError(f"{out} already holds weights; choose an empty folder")
     checkpoint = out / CHECKPOINT
     if checkpoint.exists() and not resume:
         raise ValueError(f"{out} holds an interrupted run; resume it, or choose an empty folder")
+    weights = list(out.glob("*.safetensors*"))
+    if weights and not checkpoint.exists():
+        raise ValueError(f"{out} already holds weights; choose an empty folder")
+    for file in weights:  # the run was killed while it saved them
+        file.unlink()
     trainer = Trainer(read_recipe(recipe), out, device=pick_device(device))
     if checkpoint.exists():
         trainer.restore()
