@@ -12,7 +12,7 @@ from unmask.decoding.options import Options
 from unmask.decoding.plan import plan
 from unmask.decoding.result import Result, decode
 from unmask.fast.compile import compile
-from unmask.models import load, register_model
+from unmask.models import load, register_model, save
 from unmask.samplers import (
     KLASS,
     LESS,
@@ -101,6 +101,7 @@ __all__ = [
     "plan",
     "register_model",
     "register_sampler",
+    "save",
     "stream",
     "trace",
 ]

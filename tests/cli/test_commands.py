@@ -49,7 +49,7 @@ def test_compare_shows_every_sampler_in_order(call, dream):
     rows = [line.split()[1] for line in result.stdout.splitlines() if len(line.split()) > 2]
     assert [row for row in rows if row in names] == names
     assert len(re.findall(r"^│ \d+ steps ", result.stdout, re.MULTILINE)) == len(names)
-    assert re.search(r"less took \d+ forwards where base took \d+: ", result.stdout)
+    assert re.search(r"first-mask took \d+ forwards where base took \d+: ", result.stdout)
 
 
 @pytest.mark.parametrize("flags", [("-s", "less,base"), ("-s", "less", "-s", "base"), ("-s", "base,less")])

@@ -11,6 +11,7 @@ import torch
 from safetensors import safe_open
 
 from tests.checkpoints import write_checkpoint
+from tests.raises import raises_field
 from unmask.fast.compile import compile
 from unmask.models import load, random_checkpoint, random_model, save
 from unmask.models.trunk import Trunk
@@ -159,3 +160,17 @@ def test_a_random_model_is_what_a_random_checkpoint_holds(name: str, tmp_path: P
     made = random_model(config, seed=3)
     assert made.info == stored.info
     assert all(torch.equal(tensor, stored.state_dict()[key]) for key, tensor in made.state_dict().items())
+
+
+@pytest.mark.parametrize(("field", "value"), [("folder", ""), ("shard_bytes", 0)])
+def test_a_wrong_argument_of_save_is_named(family: Trunk, tmp_path: Path, field: str, value: object) -> None:
+    with raises_field(field, value):
+        save(family, **{"folder": tmp_path / "out", field: value})  # type: ignore[arg-type]
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_file_is_no_place_to_save_into(family: Trunk, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    with raises_field("folder", str(tmp_path / "file")):
+        save(family, tmp_path / "file")
+    assert (tmp_path / "file").read_text() == "mine"

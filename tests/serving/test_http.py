@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import httpx
 import openai
 import pytest
 
+from tests.conftest import GOLDENS
 from tests.serving.conftest import CONFIG, Gated, Running, Slow, listening, wait_until
-from unmask import LESS, GenerationConfig, Threshold, generate, infill, make_sampler
+from unmask import LESS, GenerationConfig, Threshold, generate, infill, load, make_sampler
 from unmask.models.trunk import Trunk
 from unmask.serving import Limits
 
@@ -295,3 +297,21 @@ def test_without_a_seed_every_answer_is_drawn_anew_and_names_its_seed(server: Ru
     assert len({text for text, _ in answers}) == len({seed for _, seed in answers}) == 3
     for text, seed in answers:
         assert ask(seed=seed) == (text, seed)
+
+
+def test_a_model_without_a_tokenizer_answers_with_token_ids() -> None:
+    model = load(GOLDENS / "llada_tiny", device="cpu", dtype="float32")
+    with listening(model) as bare:
+        card = httpx.get(f"{bare.url}/v1/models/tiny").json()
+        body = {"prompt": [7, 42, 99], "max_tokens": 8}
+        answer = httpx.post(f"{bare.url}/v1/completions", json=body, timeout=30).json()
+    assert card["unmask"]["chat"] is False
+    assert answer["unmask"]["token_ids"] == list(alone(model, [7, 42, 99], max_new_tokens=8).token_ids)
+
+
+def test_an_unknown_sampler_is_answered_with_those_that_the_server_has(server: Running) -> None:
+    refused = server.post("/v1/completions", {"prompt": "a", "sampler": "frist-mask"})
+    assert refused.status_code == 400
+    names = refused.json()["error"]["message"]
+    assert "first-mask" in names
+    assert "dawn" not in names

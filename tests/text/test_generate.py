@@ -12,7 +12,7 @@ import torch
 from rich.console import Console
 
 from tests.conftest import GOLDENS
-from tests.raises import raises_field
+from tests.raises import ANYTHING, raises_field
 from tests.text.scripted import EOS, MASK, TOKENIZER, Foreign, Scripted, saying
 from tests.toy import Toy
 from unmask import LESS, SAMPLERS, Base
@@ -410,3 +410,8 @@ def test_filled_gaps_name_their_seed_too(model: Trunk) -> None:
     first, second = (infill(model, "a [[gap 16]] b", config=config) for _ in range(2))
     assert first.text != second.text
     assert infill(model, "a [[gap 16]] b", config=replace(config, seed=first.seed)).text == first.text
+
+
+def test_a_tensor_of_ids_is_refused_with_a_remedy() -> None:
+    with raises_field("prompts", ANYTHING, ".tolist()"):
+        generate(saying("x"), torch.tensor([1, 2]))  # type: ignore[call-overload]

@@ -99,8 +99,9 @@ def test_the_shipped_grid_has_both_families_three_sizes_and_seeds_and_fits_its_t
     assert estimate(everyone, grid.jobs) < 20 * 60
     shorter = grid.within(15)
     assert 12 * 60 < estimate(members(shorter), shorter.jobs) < 15.5 * 60
-    with raises_field("minutes", 1):
-        grid.within(1)
+    for minutes in (1, 0, float("nan")):
+        with raises_field("minutes"):
+            grid.within(minutes)
 
 
 def test_the_command_prints_the_plan_and_trains_nothing(grid_file, tmp_path):

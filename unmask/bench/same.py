@@ -29,6 +29,7 @@ from unmask.decoding.result import decode
 from unmask.fast import kernels
 from unmask.fast.compile import compile
 from unmask.models import load
+from unmask.models.checkpoint.hub import find_folder
 from unmask.models.checkpoint.load import pick_device
 from unmask.models.quantized.convert import FORMATS
 from unmask.models.trunk import Trunk
@@ -93,6 +94,8 @@ def run_same(
     check_names("samplers", samplers, REGISTERED)
     if not models:
         raise ValueError("--model must name at least one model, got none")
+    for name in models:
+        find_folder(name)
     place = pick_device(device or ("cpu" if small else "auto"))
     probe = torch.zeros(1, 1, 64, device=place)
     names = ",".join(Path(name).name for name in models)

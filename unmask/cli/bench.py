@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from unmask.cli.command import command
+from unmask.errors import at_least
 
 if TYPE_CHECKING:
     from unmask.bench.gpu import GpuSettings
@@ -34,6 +35,9 @@ class RunOptions(SmallOptions):
 
     device: Annotated[str | None, typer.Option("--device", help="cpu, cuda or cuda:N.")] = None
     minutes: Annotated[float, typer.Option("--minutes", help="Time limit; later parts are left out.")] = 20.0
+
+    def __post_init__(self) -> None:
+        at_least("minutes", self.minutes, 0)
 
 
 @dataclass(frozen=True, kw_only=True)

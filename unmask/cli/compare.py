@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from unmask.text.generate import Generation
     from unmask.types import Sampler, Step
 
-NAMES = "base,threshold,klass,prophet,less-paper,less-released,less"
+NAMES = "base,threshold,entropy-bound,klass,prophet,less,first-mask"
+HIGHLIGHTED = ("first-mask", "less")  # the first of these that ran stands in the last line
 BASELINE = "base"  # wherever it stands in the list
 RUNS, PATIENCE = 3, 20.0  # timed runs by default, as long as they fit into that many seconds
 
@@ -229,9 +230,9 @@ def _print(prompt: str, answers: dict[str, Answer], baseline: str) -> None:
 
 
 def _saved(all_answers: list[dict[str, Answer]], baseline: str) -> str:
-    """Return the forwards and seconds of LESS, or else of the last sampler, beside those of the baseline."""
+    """Return the forwards and seconds of one sampler beside those of the baseline."""
     others = [name for name in all_answers[0] if name != baseline]
-    name = "less" if "less" in others else others[-1]
+    name = next((name for name in HIGHLIGHTED if name in others), others[-1])
     ours, theirs = ([answers[key] for answers in all_answers] for key in (name, baseline))
     forwards, before = (sum(one.generation.forwards for one in each) for each in (ours, theirs))
     saved = f"{name} took {forwards} forwards where {baseline} took {before}: {_fewer(theirs, ours)}"

@@ -126,7 +126,8 @@ def _members(hint: Any) -> tuple[Any, ...]:
 def _words(hint: Any) -> list[str]:
     """Return the words that a field takes, such as none; no words if it takes numbers or any text alone."""
     names = [str(value) for part in _members(hint) if get_origin(part) is Literal for value in get_args(part)]
-    return [*names, *(["none"] if type(None) in _members(hint) else [])] if names else []
+    none = ["none"] if type(None) in _members(hint) and "none" not in names else []
+    return [*names, *none] if names else []
 
 
 def option_help(name: str, hint: Any) -> str:

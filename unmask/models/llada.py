@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
-from unmask.models.checkpoint.config import model_info, positive, require, size
+from unmask.models.checkpoint.config import flag, model_info, positive, require, size
 from unmask.models.trunk import Shape, Trunk
 
 SUPPORTED = {
@@ -70,6 +70,6 @@ class LLaDA(Trunk):
             mlp_size=size(config, "mlp_hidden_size", default=size(config, "mlp_ratio", default=4) * width),
             norm_eps=positive(config, "rms_norm_eps", default=1e-5),
             rope_theta=positive(config, "rope_theta", default=10000.0),
-            qkv_bias=bool(config.get("include_qkv_bias")),
-            tied=bool(config.get("weight_tying")),
+            qkv_bias=flag(config, "include_qkv_bias"),
+            tied=flag(config, "weight_tying"),
         )

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from unmask.models.checkpoint.config import (
     expert_count,
+    flag,
     known_routing,
     layer_flags,
     model_info,
@@ -81,6 +82,6 @@ class LLaDAMoE(Trunk):
                 size=size(config, "expert_intermediate_size"),
                 shared_size=size(config, "shared_expert_intermediate_size") if shared else 0,
                 dense=frozenset(layer for layer, flag in enumerate(sparse) if not flag),
-                bias=bool(config.get("moe_router_enable_expert_bias")),
+                bias=flag(config, "moe_router_enable_expert_bias"),
             ),
         )

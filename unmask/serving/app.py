@@ -152,7 +152,7 @@ class Service:
         if name != self._settings.model_name:
             raise ApiError(404, f"the model {name!r} is not here", param="model", code="model_not_found")
         limits, info = self._engine.limits, self._engine.model.info
-        tokenizer = tokenizer_of(self._engine.model)
+        tokenizer = find_tokenizer(self._engine.model)
         servable = self._settings.servable
         facts = {
             "samplers": sorted(servable),
@@ -160,7 +160,7 @@ class Service:
             "sampler_words": {name: asdict(about(name, one)) for name, one in servable.items()},
             "sampler": self._settings.sampler_name,
             "recommended": recommended(self._settings),
-            "chat": bool(getattr(tokenizer, "has_chat_template", True)),
+            "chat": tokenizer is not None and bool(getattr(tokenizer, "has_chat_template", True)),
             "new_tokens": self._settings.config.new_tokens(info),
             "max_length": info.max_length,
             "max_prompt_tokens": limits.max_prompt_tokens,

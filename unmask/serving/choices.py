@@ -15,6 +15,7 @@ from unmask.samplers.wrapper import settings as settings_of
 from unmask.serving.api_error import ApiError, as_api_error
 from unmask.serving.errors import RequestFailed
 from unmask.serving.protocol import Common
+from unmask.serving.request import unservable
 from unmask.serving.settings import Settings
 from unmask.text.config import GenerationConfig
 from unmask.types import Sampler
@@ -75,7 +76,8 @@ def _sampler(request: Common, settings: Settings) -> Sampler:
 
 def _named(name: str, samplers: Mapping[str, Sampler]) -> Sampler:
     """Return the sampler of this name; a request never makes the server open a file."""
-    one_of("sampler", name, sorted(samplers))
+    if name not in samplers:
+        one_of("sampler", name, sorted(known for known, one in samplers.items() if unservable(one) is None))
     return samplers[name]
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from unmask.serving.job import Answer, Job
 from unmask.serving.settings import Settings
 from unmask.text.generate import Generation
+from unmask.text.prompts import find_tokenizer
 
 FINISH = {"eos": "stop", "stop": "stop", "length": "length"}
 
@@ -57,7 +58,9 @@ class Reply:
 
     def facts(self, answer: Answer) -> dict[str, Any]:
         """Return the cost of the decoding."""
-        gaps = {} if isinstance(answer, Generation) else {"gaps": list(answer.gaps)}
+        more: dict[str, Any] = {} if isinstance(answer, Generation) else {"gaps": list(answer.gaps)}
+        if isinstance(answer, Generation) and find_tokenizer(self.job.request.run.model) is None:
+            more["token_ids"] = list(answer.token_ids)  # there is no text
         return {
             "steps": answer.steps,
             "forwards": answer.forwards,
@@ -66,7 +69,7 @@ class Reply:
             "queue_seconds": round(self.job.queue_seconds, 6),
             "sampler": self.sampler,
             "seed": answer.seed,
-            **gaps,
+            **more,
         }
 
     @property

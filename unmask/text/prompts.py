@@ -127,6 +127,8 @@ def _check_list(prompts: object) -> None:
     if isinstance(prompts, Mapping):
         remedy = "a chat is a list of messages: [{'role': ..., 'content': ...}]"
         raise FieldError("prompts", prompts, "must be a prompt or a list of prompts", remedy)
+    if hasattr(prompts, "tolist"):
+        raise FieldError("prompts", prompts, "must be a list of token ids", "call .tolist()")
     if not isinstance(prompts, (list, tuple)) or is_single(prompts):
         raise FieldError("prompts", prompts, "must be a list of prompts", "wrap a single one: [prompt]")
     if not prompts:

@@ -110,6 +110,7 @@ class Grid:
 
     def within(self, minutes: float) -> Grid:
         """Return the grid with all time limits changed by one factor, to end in about so many minutes."""
+        positive("minutes", minutes)
         limits = [size.max_seconds for size in self.sizes for _ in size.seeds for _ in self.families(size)]
         longest = 60 * minutes - STARTUP * -(-len(limits) // self.jobs)
         factor = longest / _makespan(limits, self.jobs)

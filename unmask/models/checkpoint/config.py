@@ -58,6 +58,14 @@ def _generation_setting(folder: Path, name: str) -> int | None:
     return value
 
 
+def flag(config: Config, name: str) -> bool:
+    """Return a field that is true or false, or False if it is absent or null."""
+    value = config.get(name)
+    if value is not None and not isinstance(value, bool):
+        raise FieldError(name, value, "must be true or false, without quotes", where=CONFIG)
+    return bool(value)
+
+
 def integer(config: Config, name: str, *, default: int | None = None) -> int:
     """Return an integer field, or `default` if it is absent or null."""
     value = config.get(name)

@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from unmask.errors import FieldError
 from unmask.models.checkpoint.files import copy_tokenizer, read_object
 from unmask.models.checkpoint.load import build, keeps_float32, pick_device
 from unmask.models.checkpoint.weights import INDEX, SINGLE
@@ -25,6 +26,10 @@ def save(model: Trunk, folder: str | Path, *, shard_bytes: int = SHARD_BYTES) ->
     It holds config.json and safetensors, and copies the tokenizer and generation_config.json from the folder
     that the model was loaded from.
     """
+    if not shard_bytes >= 1:
+        raise FieldError("shard_bytes", shard_bytes, "must be >= 1")
+    if not str(folder) or Path(folder).is_file():
+        raise FieldError("folder", str(folder), "must be a folder, or a path where one can be made")
     state = model.state_dict()
     _write(model, folder, shards=_plan_shards(state, shard_bytes), tensor_of=lambda name: state[name])
     if model.folder is not None:

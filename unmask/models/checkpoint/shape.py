@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from unmask.models.checkpoint.config import Config, positive, rope_theta, size
+from unmask.models.checkpoint.config import Config, flag, positive, rope_theta, size
 from unmask.models.experts import ExpertShape
 from unmask.models.trunk import Shape
 
@@ -30,7 +30,7 @@ def read_shape(
         norm_eps=positive(config, "rms_norm_eps", default=default_eps),
         rope_theta=rope_theta(config, default=default_theta),
         qkv_bias=qkv_bias,
-        tied=bool(config.get("tie_word_embeddings")),
+        tied=flag(config, "tie_word_embeddings"),
         qk_norm=qk_norm,
         experts=experts,
     )

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from safetensors import safe_open as SafeFile
 
 INDEX = "model.safetensors.index.json"
+MOST_NAMED = 8  # tensors in a message
 SINGLE = "model.safetensors"
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
@@ -122,9 +123,16 @@ def check_tensors(
             f"{key} ({tensor.dtype})" for key, tensor in stored.items() if not _is_known(tensor, dtypes or {})
         ],
     }
-    listed = [f"{kind}: {', '.join(keys)}" for kind, keys in problems.items() if keys]
+    listed = [f"{kind}: {_some(keys)}" for kind, keys in problems.items() if keys]
     if listed:
-        raise ValueError(f"the weights do not fit config.json; tensors {'; tensors '.join(listed)}")
+        remedy = "download config.json and the weights again"
+        raise ValueError(f"the weights do not fit config.json; tensors {'; tensors '.join(listed)}; {remedy}")
+
+
+def _some(keys: Sequence[str]) -> str:
+    """Name the first of some tensors, and count the others."""
+    more = f" and {len(keys) - MOST_NAMED} more" if len(keys) > MOST_NAMED else ""
+    return ", ".join(keys[:MOST_NAMED]) + more
 
 
 def _is_known(tensor: StoredTensor, dtypes: Mapping[str, torch.dtype]) -> bool:
