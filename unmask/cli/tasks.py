@@ -32,7 +32,10 @@ def _print_tasks() -> None:
         box=box.SIMPLE_HEAD,
         title="tasks of unmask eval",
         title_justify="left",
-        caption="protocol: how it asks and judges, the default first; --protocol chooses",
+        caption=(
+            "protocol: how it asks and judges, the default first; --protocol chooses\n"
+            "The shipped models have not learned mini-fim-code to mini-report: see unmask train --grid."
+        ),
         caption_justify="left",
     )
     table.add_column("task", style="cyan", no_wrap=True)
