@@ -315,3 +315,36 @@ def test_an_unknown_sampler_is_answered_with_those_that_the_server_has(server: R
     names = refused.json()["error"]["message"]
     assert "first-mask" in names
     assert "dawn" not in names
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param", "words"),
+    [
+        (
+            "completions",
+            {"prompt": "a", "block_length": "x"},
+            "block_length",
+            ("block_length must", "'auto'", "'x'"),
+        ),
+        (
+            "completions",
+            {"prompt": "a", "stream_options": {"x": 1}},
+            "stream_options",
+            ("stream_options.x", "leave"),
+        ),
+        ("chat/completions", {}, "messages", ("messages must be given",)),
+        (
+            "chat/completions",
+            {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
+            "messages",
+            ("messages.0.content.0.type", "'text'", "'image_url'"),
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_value_of_the_wrong_type_is_named_with_those_it_may_have(
+    server: Running, path: str, body: dict[str, Any], param: str, words: tuple[str, ...]
+) -> None:
+    error = server.post(f"/v1/{path}", body).json()["error"]
+    assert error["param"] == param
+    assert all(word in error["message"] for word in words), error

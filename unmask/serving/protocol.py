@@ -278,7 +278,7 @@ def parse(kind: type[AnyRequest], body: Mapping[str, Any]) -> AnyRequest:
         # from JSON, where a strict model accepts a list for a tuple and 1 for 1.0
         request = kind.model_validate_json(json.dumps(sent))
     except ValidationError as error:
-        raise _as_sentence(error) from None
+        raise _as_sentence(error, sent) from None
     _check_together(request)
     return request
 
@@ -327,13 +327,32 @@ def _check_neutral(name: str, value: Any, neutral: tuple[Any, ...]) -> None:
         raise ApiError(400, f"{name} is not supported, got {shown(value)}; leave it out", param=name)
 
 
-def _as_sentence(error: ValidationError) -> ApiError:
-    first = error.errors(include_url=False)[0]
-    where = ".".join(str(part) for part in first["loc"])
-    name = str(first["loc"][0]) if first["loc"] else None
-    missing = first["type"] == "missing"
-    got = "" if missing else f", got {shown(first['input'])}"
-    return ApiError(400, f"{where}: {first['msg']}{got}", param=name)
+def _as_sentence(error: ValidationError, sent: dict[str, Any]) -> ApiError:
+    """Tell the mistake that lies deepest; a value that may have several types breaks the rules of each."""
+    mistakes = [(_path(each["loc"], sent), each) for each in error.errors(include_url=False)]
+    deepest = max((path for path, _ in mistakes), key=len)
+    found = [each for path, each in mistakes if path == deepest]
+    where, name = ".".join(map(str, deepest)), str(deepest[0]) if deepest else None
+    kind, got = found[0]["type"], shown(found[0]["input"])
+    if kind == "missing":
+        return ApiError(400, f"{where} must be given", param=name)
+    if kind == "extra_forbidden":
+        return ApiError(400, f"{where} is not known, got {got}; leave it out", param=name)
+    rules = dict.fromkeys(each["msg"].replace("Input should be ", "must be ") for each in found)
+    return ApiError(400, f"{where} {' or '.join(rules)}, got {got}", param=name)
+
+
+def _path(places: tuple[int | str, ...], sent: Any) -> tuple[int | str, ...]:
+    """Return where in a request a mistake is, without the names of the types that its value may have."""
+    path: list[int | str] = []
+    for place in places:
+        if isinstance(sent, dict) and (place in sent or place == places[-1]):
+            path.append(place)
+            sent = sent.get(place)
+        elif isinstance(sent, list) and isinstance(place, int) and place < len(sent):
+            path.append(place)
+            sent = sent[place]
+    return tuple(path)
 
 
 def _refuse_constant(name: str) -> float:
