@@ -94,7 +94,8 @@ class Stepper:
             first = self._queue(running[::2] if self._is_large(running) else running)
         taken = {id(request) for request in first.requests}
         rest = [request for request in running if id(request) not in taken]
-        second = self._begin(rest) if self._is_even(first, rest) else None
+        even = 0 < len(rest) <= 2 * len(first.requests)  # else the batch is split anew
+        second = self._begin(rest) if even and self._is_large(running) else None
         steps, now = self._commit(first), perf_counter()
         seconds, self.busy_since = now - self.busy_since, now
         committed(
@@ -112,10 +113,6 @@ class Stepper:
     def forget(self) -> None:
         """Drop the half that the device works on: its requests have failed or left."""
         self.pending = None
-
-    def _is_even(self, first: PendingStep, rest: Sequence[RunningRequest]) -> bool:
-        """Whether the rest of a batch is about as large as its first half; else it is split anew."""
-        return 0 < len(rest) <= 2 * len(first.requests) and all(request.cache is None for request in rest)
 
     def _is_large(self, running: Sequence[RunningRequest]) -> bool:
         """Whether half of the requests keep the device busy.
