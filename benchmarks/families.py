@@ -149,7 +149,9 @@ def table(content: Results) -> str:
 def _load_line(family: Results) -> str:
     load, written = family.get("load"), family.get("write")
     if load is None or written is None:
-        return f"| {family['name']} | {family.get('parameters', 0) / 1e9:.2f} G |" + f" {MISSING} |" * 4
+        count = family.get("parameters")
+        parameters = MISSING if count is None else f"{count / 1e9:.2f} G"
+        return f"| {family['name']} | {parameters} |" + f" {MISSING} |" * 4
     cells = [f"{family['parameters'] / 1e9:.2f} G", gb(written["bytes"]), f"{load['seconds']:.1f} s"]
     anon = load["host_anon_rise"]
     cells += [MISSING if anon is None else gb(anon), gb(load["gpu_peak"])]

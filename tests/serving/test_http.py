@@ -332,6 +332,12 @@ def test_an_unknown_sampler_is_answered_with_those_that_the_server_has(server: R
             "stream_options",
             ("stream_options.x", "leave"),
         ),
+        (
+            "completions",
+            {"prompt": "a", "block_length": {}},
+            "block_length",
+            ("block_length must be a valid",),
+        ),
         ("chat/completions", {}, "messages", ("messages must be given",)),
         (
             "chat/completions",

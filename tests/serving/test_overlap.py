@@ -161,4 +161,4 @@ def test_the_seconds_of_all_steps_are_those_of_the_run() -> None:
     with server:
         for job in jobs:
             job.result(20)
-    assert sum(tick.seconds for tick in monitor.ticks) > 0.8 * (time.perf_counter() - began)
+    assert sum(tick.seconds for tick in monitor.ticks) > 0.6 * (time.perf_counter() - began)

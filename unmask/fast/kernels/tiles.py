@@ -1,7 +1,8 @@
 """Sizes of products. Needs no Triton.
 
-Timed on an H200 with benchmarks/tiles.py and benchmarks/experts.py: the cases of fp8, those of int8 up to 64
-rows and from 129 to 768, those of int4 up to 64 rows, and the experts of LLaDA-MoE in bfloat16.
+Timed on an H200 with benchmarks/tiles.py and benchmarks/experts.py: fp8 up to 64 rows and from 129 to 768 in
+the shapes of LLaDA-8B, with 65 and 3,072 rows in those of Dream-7B; int8 up to 64 rows and from 129 to 768;
+int4 up to 64 rows; the experts of LLaDA-MoE in bfloat16.
 """
 
 from __future__ import annotations
