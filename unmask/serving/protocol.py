@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
-from pydantic_core import ErrorDetails
 
 from unmask.constraints.language import ANY_OBJECT, Constraint, JSONSchema, Regex
 from unmask.constraints.language import Choice as OneOf
@@ -330,7 +329,10 @@ def _check_neutral(name: str, value: Any, neutral: tuple[Any, ...]) -> None:
 
 def _as_sentence(error: ValidationError, sent: dict[str, Any]) -> ApiError:
     """Tell the mistake that lies deepest; a value that may have several types breaks the rules of each."""
-    mistakes = [(_path(each, sent), each) for each in error.errors(include_url=False)]
+    mistakes = [
+        (_path(each["loc"], sent, is_missing=each["type"] == "missing"), each)
+        for each in error.errors(include_url=False)
+    ]
     deepest = max((path for path, _ in mistakes), key=len)
     found = [each for path, each in mistakes if path == deepest]
     where, name = ".".join(map(str, deepest)), str(deepest[0]) if deepest else None
@@ -343,11 +345,10 @@ def _as_sentence(error: ValidationError, sent: dict[str, Any]) -> ApiError:
     return ApiError(400, f"{where} {' or '.join(rules)}, got {got}", param=name)
 
 
-def _path(mistake: ErrorDetails, sent: Any) -> tuple[int | str, ...]:
+def _path(places: tuple[int | str, ...], sent: Any, *, is_missing: bool) -> tuple[int | str, ...]:
     """Return where in a request a mistake is, without the names of the types that its value may have."""
     path: list[int | str] = []
-    places = mistake["loc"]
-    absent = places[-1] if mistake["type"] == "missing" else None
+    absent = places[-1] if is_missing else None
     for place in places:
         if isinstance(sent, dict) and (place in sent or place == absent):
             path.append(place)
