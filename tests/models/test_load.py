@@ -106,6 +106,20 @@ def test_a_tied_head_needs_no_tensor(copy: Copy) -> None:
     assert torch.equal(logits, again)
 
 
+def test_a_tie_that_drops_another_head_is_told(copy: Copy, caplog: pytest.LogCaptureFixture) -> None:
+    folder = copy("dream_tiny")
+    weights = load_file(folder / "model.safetensors")
+    load(folder, device="cpu")
+    edit_config(folder, tie_word_embeddings=True)
+    edit_weights(folder, lm_head__weight=weights["model.embed_tokens.weight"].clone())
+    load(folder, device="cpu")
+    assert not caplog.records
+    edit_weights(folder, lm_head__weight=weights["lm_head.weight"])
+    load(folder, device="cpu")
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "lm_head.weight" in caplog.text
+
+
 def test_a_loaded_model_compiles_and_moves(family: Trunk) -> None:
     tokens = torch.arange(12)[None]
     compiled = torch.compile(family, backend="eager", fullgraph=True)

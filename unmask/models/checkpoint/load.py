@@ -21,6 +21,7 @@ from unmask.models.checkpoint.weights import (
     check_sizes,
     check_tensors,
     find_shards,
+    first_rows,
     read_tensors,
     stored_tensors,
     widest_dtype,
@@ -213,6 +214,7 @@ def _match_tensors(
     needed = {stored.key: stored for stored in tensors if model.needs(stored.key)}
     if not quantized:
         _check_separate(needed)
+    _warn_of_spare_head(model, tensors)
     slots, state, fixed = model.slots(), model.state_dict(), _fixed_dtypes(model)
     check_tensors(
         {key: tuple(state[slot.name][slot.part].shape) for key, slot in slots.items()},
@@ -220,6 +222,17 @@ def _match_tensors(
         dtypes={key: fixed[slot.name] for key, slot in slots.items() if slot.name in fixed},
     )
     return [(slots[key], stored) for key, stored in needed.items()]
+
+
+def _warn_of_spare_head(model: Trunk, tensors: Sequence[StoredTensor]) -> None:
+    """Warn if a config ties head and embedding, but the file holds a head of its own."""
+    stored = {tensor.key: tensor for tensor in tensors}
+    head, embedding = (stored.get(model.publish(name)) for name in ("head.weight", "embed.weight"))
+    if head is None or embedding is None or model.needs(head.key):
+        return
+    if not torch.equal(first_rows(head), first_rows(embedding)):
+        remedy = "set the tie to false in config.json if the model needs this head"
+        logger.warning("%s differs from the embedding, but is ignored: they are tied; %s", head.key, remedy)
 
 
 def _fixed_dtypes(model: Trunk) -> dict[str, torch.dtype]:
