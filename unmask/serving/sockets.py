@@ -62,7 +62,7 @@ def bound(host: str, port: int) -> Iterator[list[Listener]]:
     with ExitStack() as stack:
         sockets: list[Listener] = []
         for family, address in _addresses(host, port):
-            opened = stack.enter_context(Listener(family, socket.SOCK_STREAM))
+            opened = stack.enter_context(Listener(family, socket.SOCK_STREAM, socket.IPPROTO_TCP))
             try:
                 _bind(opened, address)
             except OSError as error:
