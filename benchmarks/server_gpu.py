@@ -23,6 +23,7 @@ import typer
 
 import unmask
 from benchmarks import server_loads as loads
+from benchmarks.http_clients import HttpClients
 from benchmarks.padding import prompt_lengths
 from benchmarks.server import Server, Workload, load_model
 from unmask.bench.report import Report, command_line
@@ -40,6 +41,7 @@ CLIENTS_FIRST = (32, 1, 8, 16)  # after those of --rows
 CLIENTS_LAST = (128, 64, 4, 2)  # after all other loads
 BUCKET = 64  # of `unmask.compile`
 RESERVE = 45  # seconds for the last load, once its shapes are compiled
+PARTS = ("one_after_another", "offline", "equal", "http", "arrivals", "unlike")
 app = typer.Typer()
 
 
@@ -158,7 +160,11 @@ class Bench:
         result = self.closed(self.unlike_prompts(ready), clients)
         return result | {"warm_up_seconds": took, "padded_lengths": sorted(ready)}
 
-    def closed(self, prompts: Iterator[list[int]], clients: int) -> dict[str, Any]:
+    def over_http(self, clients: int, *, stream: bool) -> dict[str, Any]:
+        """Serve prompts of equal length over HTTP; their shapes are compiled."""
+        return self.closed(self.equal_prompts(), clients, make_crowd=partial(HttpClients, stream=stream))
+
+    def closed(self, prompts: Iterator[list[int]], clients: int, **how: Any) -> dict[str, Any]:
         """Keep clients busy."""
         return loads.closed_loop(
             self.model,
@@ -167,6 +173,7 @@ class Bench:
             self.config,
             clients=clients,
             rounds=self.load.rounds,
+            **how,
         )
 
     def arrivals(self, waits: list[float]) -> dict[str, Any]:
@@ -245,7 +252,7 @@ def run_server_gpu(load: Load, out: Path | None) -> dict[str, Any]:
         "model": NAMES.get(load.model, Path(load.model).name),
         "dtype": str(next(model.parameters()).dtype).removeprefix("torch."),
         "compiled": load.compile,
-        **{part: {} for part in ("one_after_another", "equal", "offline", "arrivals", "unlike")},
+        **{part: {} for part in PARTS},
     }
     report = Report(content, out, deadline, log=typer.echo)
     alone = content["one_after_another"]
@@ -262,6 +269,8 @@ def run_server_gpu(load: Load, out: Path | None) -> dict[str, Any]:
         equal(main),
         ("offline", str(main), partial(bench.offline, main)),
         ("one_after_another", "compiled" if load.compile else "again", bench.one_after_another),
+        ("http", f"{main}", partial(bench.over_http, main, stream=False)),
+        ("http", f"{main} streams", partial(bench.over_http, main, stream=True)),
         *map(equal, load.clients(CLIENTS_FIRST)),
         ("arrivals", "poisson", bench.poisson),
         ("arrivals", "burst", bench.burst),
@@ -279,9 +288,10 @@ def run_server_gpu(load: Load, out: Path | None) -> dict[str, Any]:
 
 def add_ratios(content: dict[str, Any]) -> None:
     """Compare the server with offline batches and with one request after another."""
-    for name, run in content["equal"].items():
-        if name in content["offline"]:
-            rate = content["offline"][name]["requests_per_second"]
+    for name, run in (*content["equal"].items(), *content["http"].items()):
+        clients = name.partition(" ")[0]
+        if clients in content["offline"]:
+            rate = content["offline"][clients]["requests_per_second"]
             run["of_offline"] = run["requests_per_second"] / rate
         if "plain" in content["one_after_another"]:
             rate = content["one_after_another"]["plain"]["requests_per_second"]
@@ -310,7 +320,7 @@ def table(content: dict[str, Any]) -> str:
         f"| load | {' | '.join(COLUMNS)} |",
         "|---" * (len(COLUMNS) + 1) + "|",
     ]
-    for part in ("one_after_another", "offline", "equal", "arrivals", "unlike"):
+    for part in PARTS:
         for name, run in content[part].items():
             cells = [form.format(run[key]) if key in run else "" for key, form in COLUMNS.values()]
             lines.append(f"| {part.replace('_', ' ')}, {name} | {' | '.join(cells)} |")

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
 from statistics import median, quantiles
-from typing import Any
+from typing import Any, Protocol
 from unittest.mock import patch
 
 import torch
@@ -27,6 +27,37 @@ from unmask.serving.scheduler import decide
 
 Prompt = list[int]
 BASE = unmask.make_sampler("base")
+
+
+class Timed(Protocol):
+    """One request, and when it was sent, showed its first final text and was answered."""
+
+    @property
+    def sent(self) -> float: ...
+
+    @property
+    def first(self) -> float: ...
+
+    @property
+    def answered(self) -> float: ...
+
+    @property
+    def steps(self) -> Sequence[float]:
+        """When each of its steps was over, where that is known."""
+        ...
+
+
+class Crowd(Protocol):
+    """Clients that keep one request each in flight."""
+
+    @property
+    def answers(self) -> Sequence[Timed]: ...
+
+    def start(self) -> None: ...
+
+    def wait(self, answers: int) -> None: ...
+
+    def stop(self) -> None: ...
 
 
 class Clock(TickLog):
@@ -71,7 +102,7 @@ class Asked:
         return asked
 
 
-def latencies(asked: Sequence[Asked]) -> dict[str, float]:
+def latencies(asked: Sequence[Timed]) -> dict[str, float]:
     """Return percentiles of the time to the first final text and to the answer."""
     total = [one.answered - one.sent for one in asked]
     first = [(one.first or one.answered) - one.sent for one in asked]
@@ -167,19 +198,21 @@ def closed_loop(
     *,
     clients: int,
     rounds: int,
+    make_crowd: Callable[[Engine, Iterator[Prompt], unmask.GenerationConfig, int], Crowd] = Clients,
 ) -> dict[str, Any]:
     """Keep so many clients busy; count the steps of `rounds` requests each, once all are on their way."""
     steps = config.steps or 1
     with running(model, limits) as (server, clock):
-        crowd = Clients(server, prompts, config, clients)
-        crowd.start()
-        crowd.wait(clients)
-        begin = len(clock.ends)
-        crowd.wait(clients * (1 + rounds))
-        end = len(clock.ends)
-        crowd.stop()
+        crowd = make_crowd(server, prompts, config, clients)
+        try:
+            crowd.start()
+            crowd.wait(clients)
+            begin = len(clock.ends)
+            crowd.wait(clients * (1 + rounds))
+            end = len(clock.ends)
+        finally:
+            crowd.stop()
     ends, ticks = clock.ends[begin:end], clock.ticks[begin + 1 : end]
-    took = [(right - left) * 1e3 for asked in crowd.answers for left, right in pairwise(asked.steps)]
     per_second = sum(tick.rows for tick in ticks) / steps / (ends[-1] - ends[0])
     return {
         "clients": clients,
@@ -187,12 +220,19 @@ def closed_loop(
         "tokens_per_second": per_second * (config.max_new_tokens or 0),
         "rows_per_tick": sum(tick.rows for tick in ticks) / len(ticks),
         "forwards_per_tick": sum(tick.evaluations for tick in ticks) / len(ticks),
-        "step_p50_ms": median(took),
-        "step_p95_ms": percentile(took, 95),
-        "step_p95_over_p50": percentile(took, 95) / median(took),
         "slowest_ticks": slowest(clock, begin, end),
+        **step_times(crowd.answers),
         **latencies(crowd.answers),
     }
+
+
+def step_times(asked: Sequence[Timed]) -> dict[str, float]:
+    """Return the time from one step of a request to its next, if steps are known."""
+    took = [(right - left) * 1e3 for one in asked for left, right in pairwise(one.steps)]
+    if not took:
+        return {}
+    middle, high = median(took), percentile(took, 95)
+    return {"step_p50_ms": middle, "step_p95_ms": high, "step_p95_over_p50": high / middle}
 
 
 def slowest(clock: Clock, begin: int, end: int, count: int = 8) -> list[dict[str, float]]:

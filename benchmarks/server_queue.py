@@ -2,10 +2,11 @@
 
     python -m benchmarks.server_queue --clients 8,16,32
     python -m benchmarks.server_queue --clients 8,16,32 --wait-on-join
+    python -m benchmarks.server_queue --clients 8,16,32 --http
 
 A tiny model decodes on the CPU. Each forward occupies a simulated device for as long as one of LLaDA-8B would
 occupy an H200. With `--wait-on-join` the host waits for the whole queue whenever a request takes its first
-step, as it would for a copy from the device.
+step, as it would for a copy from the device. With `--http` the requests come over HTTP, as streams.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ def forward_groups(
     return [list(islice(rows, size)) for size in split_rows(len(requests), COLUMNS)]
 
 
-def simulate(clients: int, *, wait_on_join: bool) -> dict[str, Any]:
+def simulate(clients: int, *, wait_on_join: bool = False, http: bool = False) -> dict[str, Any]:
     """Return the figures of a closed loop."""
     device = Device(wait_on_join=wait_on_join)
     columns = LOAD.prompt_tokens + LOAD.new_tokens
@@ -89,20 +90,22 @@ def simulate(clients: int, *, wait_on_join: bool) -> dict[str, Any]:
     with ExitStack() as stack:
         for module, name, value in changes:
             stack.enter_context(patch.object(module, name, value))
-        return bench.closed(bench.equal_prompts(), clients)
+        return bench.over_http(clients, stream=True) if http else bench.closed(bench.equal_prompts(), clients)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--clients", default="8,16,32")
     parser.add_argument("--wait-on-join", action="store_true")
+    parser.add_argument("--http", action="store_true")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    print("| clients | requests/s | step p50, ms | p95 / p50 |\n|---|---|---|---|")
+    print("| clients | requests/s | answer p50, s | step p50, ms | p95 / p50 |\n|---|---|---|---|---|")
+    columns = ("requests_per_second", "answer_p50_s", "step_p50_ms", "step_p95_over_p50")
     for clients in map(int, options.clients.split(",")):
-        found = simulate(clients, wait_on_join=options.wait_on_join)
-        cells = (found["requests_per_second"], found["step_p50_ms"], found["step_p95_over_p50"])
-        print(f"| {clients} | " + " | ".join(f"{cell:.2f}" for cell in cells) + " |", flush=True)
+        found = simulate(clients, wait_on_join=options.wait_on_join, http=options.http)
+        cells = [f"{found[name]:.2f}" if name in found else "" for name in columns]
+        print(f"| {clients} | {' | '.join(cells)} |", flush=True)
 
 
 if __name__ == "__main__":

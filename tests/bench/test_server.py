@@ -77,6 +77,10 @@ def test_every_load_is_measured_and_compared_with_offline_decoding(tmp_path):
     assert best["of_offline"] == pytest.approx(best["requests_per_second"] / offline)
     assert best["step_p95_ms"] >= best["step_p50_ms"] > 0
     assert best["gap_max_ms"] >= best["gap_p50_ms"] > 0
+    assert list(content["http"]) == ["2", "2 streams"]
+    for run in content["http"].values():
+        assert run["of_offline"] == pytest.approx(run["requests_per_second"] / offline)
+        assert 0 < run["first_text_p50_s"] <= run["answer_p50_s"]
     assert content["arrivals"]["burst"]["requests"] == 4
     for run in content["arrivals"].values():
         assert 0 < run["first_text_p50_s"] <= run["answer_p50_s"] <= run["answer_p95_s"]
@@ -97,13 +101,13 @@ def test_rows_of_unlike_length_are_hardly_padded():
         assert ways["compiled"]["shapes"] < 40 < ways["plain"]["shapes"]
 
 
-@pytest.mark.parametrize("wait_on_join", [False, True])
-def test_the_simulated_device_answers_all_clients(wait_on_join, monkeypatch):
+@pytest.mark.parametrize("how", ["wait_on_join", "http"])
+def test_the_simulated_device_answers_all_clients(how, monkeypatch):
     quick = {rows: ms / 20 for rows, ms in server_queue.MILLISECONDS.items()}
     monkeypatch.setattr(server_queue, "MILLISECONDS", quick)
-    found = server_queue.simulate(6, wait_on_join=wait_on_join)
+    found = server_queue.simulate(6, **{how: True})
     assert found["clients"] == 6
-    assert found["step_p95_over_p50"] >= 1
+    assert 0 < found["first_text_p50_s"] <= found["answer_p50_s"]
 
 
 def test_a_pause_begins_when_all_work_is_done():

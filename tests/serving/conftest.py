@@ -20,6 +20,7 @@ from tests.text.conftest import tiny
 from unmask import GenerationConfig, Threshold
 from unmask.models.trunk import Trunk
 from unmask.serving import Engine, Limits
+from unmask.serving.metrics import Metrics
 from unmask.serving.server import make_server
 from unmask.serving.settings import Settings
 from unmask.serving.sockets import bound
@@ -98,7 +99,8 @@ class Running:
 def listening(model: Any, *, limits: Limits | None = None, **settings: Any) -> Iterator[Running]:
     """A server on a free port, in a thread of this process."""
     given = {"model_name": "tiny", "config": CONFIG, **settings}
-    engine, server = make_server(model, Settings(**given), limits or Limits())
+    engine = Engine(model, limits or Limits(), Metrics())
+    server = make_server(engine, Settings(**given))
     with bound("127.0.0.1", 0) as sockets:
         port = sockets[0].getsockname()[1]
         thread = threading.Thread(target=server.run, args=[sockets])

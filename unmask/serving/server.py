@@ -72,15 +72,8 @@ class Server(uvicorn.Server):
                 signal.signal(number, handler)
 
 
-def make_server(
-    model: TextModel,
-    settings: Settings,
-    limits: Limits,
-    *,
-    exact: bool = False,
-) -> tuple[Engine, Server]:
-    """Make an engine and its server for bound sockets; neither runs yet."""
-    engine = Engine(model, limits, Metrics(), exact=exact)
+def make_server(engine: Engine, settings: Settings) -> Server:
+    """Make the server of an engine, for bound sockets; it does not run yet."""
     app = create_app(engine, settings)
     connections = Connections(
         settings.max_connections,
@@ -98,7 +91,7 @@ def make_server(
         lifespan="off",
         server_header=False,
     )
-    return engine, Server(config, engine, connections)
+    return Server(config, engine, connections)
 
 
 def warm_up_server(
@@ -135,7 +128,8 @@ def serve(
     if exact is None:
         exact = exact_costs_little(model)
     raise_descriptor_limit(settings.max_connections + DESCRIPTORS)
-    engine, server = make_server(model, settings, limits, exact=exact)
+    engine = Engine(model, limits, Metrics(), exact=exact)
+    server = make_server(engine, settings)
     engine.start()
     try:
         server.run(sockets=list(sockets))
