@@ -15,7 +15,7 @@ from unmask.fast.compile import compile
 from unmask.fast.warm_up import warm_up
 from unmask.models import load
 from unmask.models.trunk import Trunk
-from unmask.serving import Engine
+from unmask.serving import Engine, Limits
 from unmask.text.generate import prepare
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -128,10 +128,25 @@ def test_few_graphs_serve_all_blocks_without_a_cache():
 def test_it_warms_up_and_serves():
     model = fast("sdar_tiny")
     assert warm_up(model, make_sampler("less"), CONFIGS["append"], rows=(1, 2)) > 0
-    engine = Engine(model)
-    engine.start()
-    try:
+    with Engine(model) as engine:
         jobs = [engine.submit(prompt, make_sampler("less"), CONFIGS["append"]) for prompt in PROMPTS]
         assert all(job.result(timeout=60).forwards > 0 for job in jobs)
-    finally:
-        engine.close()
+
+
+@pytest.mark.parametrize("config", [CONFIGS["append"], CONFIGS["guided"]], ids=["append", "guided"])
+@pytest.mark.parametrize("rows", [2, 6])  # a guided request takes two
+def test_a_server_writes_the_same_tokens(config, rows):
+    model, less = fast("sdar_tiny", bucket=16), make_sampler("less")
+    with Engine(model, Limits(max_rows=rows)) as engine:
+        jobs = [engine.submit(prompt, less, config) for prompt in PROMPTS]
+        served = [job.result(timeout=60).token_ids for job in jobs]
+    assert served == texts(plain("sdar_tiny"), "less", config)
+
+
+def test_a_server_captures_the_forwards_of_a_single_row():
+    model = fast("sdar_tiny", bucket=16)
+    with Engine(model, Limits(max_rows=1)) as engine:
+        jobs = [engine.submit(prompt, make_sampler("less"), CONFIGS["append"]) for prompt in PROMPTS]
+        assert all(job.result(timeout=60).forwards > 0 for job in jobs)
+    shapes = {(key.columns, key.running) for key in model.runner.captured}
+    assert shapes == {(32, 4), (32, 8)}  # whatever the prompts and blocks

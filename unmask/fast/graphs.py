@@ -293,9 +293,9 @@ def allow_shapes() -> None:
 def captures(cache: Cache | None, grid: BlockGrid | None, columns: slice) -> bool:
     """Whether a forward of some columns with this cache is captured.
 
-    Keys and values of rows with guesses or in a server lie in several places, and a sub-block sees columns
-    behind its own: such forwards run as plain ones. So does the forward of a prompt, which runs once and has
-    a length of its own.
+    Keys and values of rows with guesses, or of several requests, lie in several places, and a sub-block sees
+    columns behind its own: such forwards run as plain ones. So does the forward of a prompt, which runs once
+    and has a length of its own.
     """
     if isinstance(cache, AppendCache):
         few = columns.stop - columns.start <= 2 * cache.block_length

@@ -8,6 +8,7 @@ from itertools import count, islice
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from unmask.decoding.append_cache import AppendCache, SideBySide
@@ -117,22 +118,39 @@ def run_forward(
 ) -> None:
     """Run the model once on all requests; each takes the output of its window."""
     rows = padded(requests, model)
-    canvas, shifts = _join_canvases(rows, padded_length(model, rows, alone=alone), model.info.pad_id, device)
+    cache = _join_caches(requests, rows)
+    if isinstance(cache, AppendCache):
+        canvas, shifts = _whole_canvas(rows[0], model, device), [0]
+    else:
+        length = padded_length(model, rows, alone=alone)
+        canvas, shifts = _join_canvases(rows, length, model.info.pad_id, device)
     windows = [
         slice(row.turn.window.start + shift, row.turn.window.stop + shift)
         for row, shift in zip(rows, shifts, strict=True)
     ]
     window = slice(min(each.start for each in windows), max(each.stop for each in windows))
-    cache = _join_caches(requests, rows)
     if rows[0].run.guidance:
         scales = torch.tensor([row.run.guidance for row in rows], dtype=torch.float32)
         given = torch.zeros(canvas.tokens.shape, dtype=torch.bool)
         for i, (row, shift) in enumerate(zip(rows, shifts, strict=True)):
-            given[i, shift:] = row.given[: row.length]
+            given[i, shift : shift + row.length] = row.given[: row.length]
         model = Guided(model, to_device(scales, device)[:, None, None], to_device(given, device))
     output = run_model(model, canvas, window, cache)
     for request, each, own in zip(requests, output, windows, strict=False):
         request.output = each[own.start - window.start : own.stop - window.start]
+
+
+def _whole_canvas(row: RunningRequest, model: MaskedLM, device: torch.device) -> Canvas:
+    """Return all columns of a row with an exact cache, which sees none behind its block.
+
+    So a compiled model meets few lengths, and runs the captured forwards of an offline run.
+    """
+    canvas, runner = row.rows.canvas, getattr(model, "runner", None)
+    length = row.request.length if runner is None else round_length(row.request.length, runner.bucket)
+    behind = (0, length - canvas.tokens.shape[1])
+    tokens = to_device(F.pad(canvas.tokens, behind, value=model.info.pad_id), device)
+    real = None if canvas.attend is None else to_device(F.pad(canvas.attend, behind), device)
+    return Canvas(tokens, real, canvas.start, canvas.mask_id)
 
 
 def _join_canvases(
@@ -160,6 +178,8 @@ def _join_caches(requests: Sequence[RunningRequest], rows: Sequence[RunningReque
     if shared is None:
         return None
     if isinstance(shared, AppendCache):
+        if len(rows) == 1:
+            return shared
         return SideBySide([(row.cache, row.length) for row in rows if isinstance(row.cache, AppendCache)])
     if [(each.cache, each.cache_place) for each in requests] == [(shared, place) for place in places]:
         return shared
