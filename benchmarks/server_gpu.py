@@ -162,9 +162,11 @@ class Bench:
 
     def over_http(self, clients: int, *, stream: bool) -> dict[str, Any]:
         """Serve prompts of equal length over HTTP; their shapes are compiled."""
-        return self.closed(self.equal_prompts(), clients, make_crowd=partial(HttpClients, stream=stream))
+        return self.closed(self.equal_prompts(), clients, partial(HttpClients, stream=stream))
 
-    def closed(self, prompts: Iterator[list[int]], clients: int, **how: Any) -> dict[str, Any]:
+    def closed(
+        self, prompts: Iterator[list[int]], clients: int, make_crowd: loads.MakeCrowd = loads.Clients
+    ) -> dict[str, Any]:
         """Keep clients busy."""
         return loads.closed_loop(
             self.model,
@@ -173,7 +175,7 @@ class Bench:
             self.config,
             clients=clients,
             rounds=self.load.rounds,
-            **how,
+            make_crowd=make_crowd,
         )
 
     def arrivals(self, waits: list[float]) -> dict[str, Any]:
@@ -269,7 +271,7 @@ def run_server_gpu(load: Load, out: Path | None) -> dict[str, Any]:
         equal(main),
         ("offline", str(main), partial(bench.offline, main)),
         ("one_after_another", "compiled" if load.compile else "again", bench.one_after_another),
-        ("http", f"{main}", partial(bench.over_http, main, stream=False)),
+        ("http", str(main), partial(bench.over_http, main, stream=False)),
         ("http", f"{main} streams", partial(bench.over_http, main, stream=True)),
         *map(equal, load.clients(CLIENTS_FIRST)),
         ("arrivals", "poisson", bench.poisson),

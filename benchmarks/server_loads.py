@@ -60,6 +60,9 @@ class Crowd(Protocol):
     def stop(self) -> None: ...
 
 
+MakeCrowd = Callable[[Engine, Iterator[Prompt], unmask.GenerationConfig, int], Crowd]
+
+
 class Clock(TickLog):
     """Keeps every step of an engine, and when it ended."""
 
@@ -198,7 +201,7 @@ def closed_loop(
     *,
     clients: int,
     rounds: int,
-    make_crowd: Callable[[Engine, Iterator[Prompt], unmask.GenerationConfig, int], Crowd] = Clients,
+    make_crowd: MakeCrowd = Clients,
 ) -> dict[str, Any]:
     """Keep so many clients busy; count the steps of `rounds` requests each, once all are on their way."""
     steps = config.steps or 1
