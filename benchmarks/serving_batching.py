@@ -30,6 +30,7 @@ import torch
 import unmask
 from unmask.serving import Engine, Limits
 
+SAMPLER = unmask.make_sampler("less")
 Run = Callable[[Any, list["Arrival"], int], list[float]]
 
 
@@ -78,7 +79,7 @@ def continuous(model: Any, plan: list[Arrival], max_batch: int, *, exact: bool =
 
         for number, arrival in enumerate(plan):
             time.sleep(max(0.0, began + arrival.at - time.perf_counter()))
-            job = engine.submit(arrival.prompt, config=config(arrival.length))
+            job = engine.submit(arrival.prompt, SAMPLER, config(arrival.length))
             job.future.add_done_callback(partial(note, number))
             jobs.append(job)
         for job in jobs:
@@ -105,7 +106,7 @@ def static(model: Any, plan: list[Arrival], max_batch: int) -> list[float]:
         while len(batch) < max_batch and not waiting.empty():
             batch.append(waiting.get())
         length = max(plan[number].length for number in batch)
-        unmask.generate(model, [plan[number].prompt for number in batch], config=config(length))
+        unmask.generate(model, [plan[number].prompt for number in batch], SAMPLER, config(length))
         for number in batch:
             done[number] = time.perf_counter() - began
         left -= len(batch)
@@ -176,7 +177,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     model = unmask.load(options.model, device=options.device)
-    unmask.generate(model, ["warm"], config=config(16))
+    unmask.generate(model, ["warm"], SAMPLER, config(16))
     result: dict[str, Any] = {
         "command": " ".join(["python", "benchmarks/serving_batching.py", *sys.argv[1:]]),
         "date": time.strftime("%Y-%m-%d"),

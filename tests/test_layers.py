@@ -12,7 +12,7 @@ PACKAGE = Path(__file__).parent.parent / "unmask"
 
 BOTTOM = {"types", "errors"}
 ARITHMETIC = BOTTOM | {"decoding.canvas", "decoding.draw", "decoding.summary"}
-CORE = {*BOTTOM, "constraints", "decoding", "samplers", "text"}
+CORE = {*BOTTOM, "catalog", "constraints", "decoding", "samplers", "text"}
 WORDS = {"catalog", "describe"}
 MAY_IMPORT = {  # room -> the rooms and modules of unmask that it may know
     "types": set(),

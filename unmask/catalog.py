@@ -8,6 +8,7 @@ MODELS = {
     "mini-llada": "A small LLaDA model that decodes in blocks.",
     "mini-dream": "A small Dream model that decodes the full sequence.",
 }
+DEFAULT_SAMPLER_NAME = "first-mask"  # decodes where no sampler is named; docs/choosing.md says why
 DEVICES = ("auto", "cpu", "cuda", "mps")
 DTYPES = ("auto", "float32", "bfloat16", "float16", "fp8", "int8", "int4")
 
@@ -15,7 +16,7 @@ _BENCHMARKS = ("GSM8K", "MATH", "HumanEval", "MBPP")
 # None: the sampler's class with its defaults, so the sentence is that of the class
 PRESETS: dict[str, str | None] = {
     "first-mask": None,
-    "recommended": "The sampler to start with: the same as first-mask.",
+    "recommended": "The sampler to start with, and the default: the same as first-mask.",
     "first-mask-accurate": "first-mask with the better of the first two masks as its fallback: "
     "a little more accurate, a little slower.",
     "first-mask-along": "first-mask that commits the first mask with confident positions "

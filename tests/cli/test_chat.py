@@ -54,7 +54,7 @@ def test_a_path_is_a_question(call, llada):
 
 def test_the_shipped_model_answers_a_second_question_as_well_as_the_first(open_terminal):
     terminal = open_terminal("chat", "-n", 64)
-    terminal.wait_for("mini-llada · less")
+    terminal.wait_for("mini-llada · first-mask")
     terminal.wait_for("single questions only")
     for turn, (question, answer) in enumerate(EQUATIONS.items(), start=1):
         terminal.wait_for("> ", count=turn)

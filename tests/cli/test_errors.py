@@ -67,7 +67,7 @@ def without_tokenizer(folder: Path) -> None:
         (spoil_nothing, ("--device", "cuda:77"), "got 'cuda:77'"),
         (spoil_nothing, ("--dtype", "int3"), "got 'int3'"),
         (spoil_nothing, ("--sampler", "lesss"), "did you mean 'less'?"),
-        (spoil_nothing, ("--set", "jsd=3"), "did you mean 'max_jsd'?"),
+        (spoil_nothing, ("--set", "confidence=3"), "did you mean 'min_confidence'?"),
         (spoil_nothing, ("--trace", "no/such/folder/t.jsonl"), "no/such/folder/t.jsonl: No such file"),
         (spoil_nothing, ("--trace", "/dev/full"), "No space left on device"),
     ],

@@ -151,7 +151,7 @@ def test_a_real_conversation_under_a_pseudo_terminal(open_terminal, llada, llada
     terminal.wait_for("finish:", count=2)
     terminal.type("/exit\n")
     assert terminal.finish() == 0
-    assert "unmask · less" in terminal.plain
+    assert "unmask · first-mask" in terminal.plain
     assert "0/32 tokens" in terminal.plain
     assert GLYPHS["waiting"] * 10 in terminal.plain
     assert "\x1b[?25h" in terminal.output  # the cursor is back

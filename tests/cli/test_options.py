@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import fields, replace
+from inspect import signature
 from typing import get_type_hints
 
 import pytest
 
 from tests.raises import raises_field
-from unmask import LESS, SAMPLERS, GenerationConfig, make_sampler
+from unmask import LESS, SAMPLERS, GenerationConfig, generate, infill, make_sampler, stream
+from unmask.catalog import DEFAULT_SAMPLER_NAME, PRESETS
 from unmask.cli.fields import describe, parse, parse_fields
 from unmask.cli.options import (
     ConstraintOptions,
@@ -19,10 +21,13 @@ from unmask.cli.options import (
 )
 from unmask.cli.serve import LimitOptions
 from unmask.describe import field_lines
+from unmask.evals import evaluate
 from unmask.samplers.wrapper import layers, settings
+from unmask.serving import Engine
 from unmask.serving.limits import Limits
 from unmask.serving.protocol import Common
 from unmask.serving.settings import Settings
+from unmask.text.generate import DEFAULT_SAMPLER
 
 # internal: neither ever changes a text
 NO_OPTION = {"stop_at_eos", "reuse"}
@@ -87,10 +92,17 @@ def test_options_win_over_the_defaults_of_a_task():
     )
 
 
-def test_the_default_sampler_is_that_of_the_library():
-    from unmask.text.generate import DEFAULT_SAMPLER
+def test_python_the_commands_and_the_server_share_the_default_sampler_which_recommended_names():
+    assert DEFAULT_SAMPLER == SAMPLERS[DEFAULT_SAMPLER_NAME] == SAMPLERS["recommended"]
+    for decode in (generate, stream, infill, evaluate, Engine.submit, Engine.submit_infill):
+        assert signature(decode).parameters["sampler"].default == DEFAULT_SAMPLER
+    assert SamplerOptions().build() == Settings().sampler == DEFAULT_SAMPLER
+    assert SamplerOptions().name == Settings().sampler_name == DEFAULT_SAMPLER_NAME
 
-    assert SamplerOptions().build() == DEFAULT_SAMPLER
+
+def test_the_default_sampler_can_be_served_and_comes_first_in_the_list():
+    assert DEFAULT_SAMPLER_NAME in Settings().servable
+    assert next(iter(SAMPLERS)) == next(iter(PRESETS)) == DEFAULT_SAMPLER_NAME
 
 
 @pytest.mark.parametrize("name", SAMPLERS)

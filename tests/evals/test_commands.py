@@ -16,7 +16,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.evals.rows import FOLDER
-from unmask import LESS, GenerationConfig, make_sampler
+from unmask import LESS, FirstMask, GenerationConfig, make_sampler
 from unmask.cli.app import app
 from unmask.cli.eval_progress import facts
 from unmask.evals import evaluate, get_task
@@ -40,13 +40,13 @@ def check(result, words):
 
 
 def test_eval_does_what_evaluate_does(checkpoint, model, tmp_path):
-    options = ("--out", tmp_path / "a", "--set", "max_jsd=0.1")
+    options = ("--out", tmp_path / "a", "--set", "min_confidence=0.9")
     result = call("eval", "mini-gsm8k", "-m", checkpoint, *FEW, *options)
     assert result.exit_code == 0, result.stderr
     assert "accuracy, %" in result.stdout
     assert "kept in" in result.stderr
     config = GenerationConfig(max_new_tokens=8)
-    sampler = LESS(max_jsd=0.1)
+    sampler = FirstMask(min_confidence=0.9)
     evaluate(model, get_task("mini-gsm8k"), sampler, config, out=tmp_path / "b", limit=4, batch_size=2)
     kept = (tmp_path / "a" / "mini-gsm8k" / "records.jsonl").read_bytes()
     assert kept == (tmp_path / "b" / "records.jsonl").read_bytes()
@@ -83,14 +83,14 @@ def test_runs_of_other_settings_have_other_folders_and_a_larger_limit_has_the_sa
     few = ("eval", "mini-gsm8k", "-m", checkpoint, "--batch-size", 2)
     for more in (("-n", 8, "--limit", 2), ("-n", 8, "--limit", 3), ("-n", 6, "--limit", 2)):
         assert call(*few, *more).exit_code == 0
-    assert call(*few, "-n", 8, "--limit", 2, "--set", "max_jsd=0.1").exit_code == 0
+    assert call(*few, "-n", 8, "--limit", 2, "--set", "min_confidence=0.9").exit_code == 0
     kept = Path("runs/llada/mini-gsm8k")
-    counts = [len(read_lines(file, Record)) for file in kept.glob("less-*/records.jsonl")]
+    counts = [len(read_lines(file, Record)) for file in kept.glob("first-mask-*/records.jsonl")]
     assert sorted(counts) == [2, 2, 3]
     result = call(*few, "-n", 8, "--limit", 2, "--overwrite", "--json")
     assert json.loads(result.stdout)["samples"] == 2
     assert sorted(len(read_lines(file, Record)) for file in kept.glob("*/records.jsonl")) == [2, 2, 2]
-    check(call("score", kept), "it has the runs less-")
+    check(call("score", kept), "it has the runs first-mask-")
 
 
 def test_a_folder_with_one_run_stands_for_it(tmp_path):

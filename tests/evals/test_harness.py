@@ -25,6 +25,7 @@ from tests.text.scripted import BOS, EOS, TOKENIZER, Scripted, saying
 from unmask import LESS, Base, GenerationConfig, generate
 from unmask.evals.likelihood import Pair, log_likelihoods
 from unmask.fast import load as loading
+from unmask.text.generate import DEFAULT_SAMPLER
 
 try:
     import lm_eval
@@ -272,6 +273,14 @@ def test_chats_are_rendered_by_the_checkpoint_and_may_go_on() -> None:
 
 
 @needs_lm_eval
+def test_the_default_sampler_is_that_of_the_library_and_its_fields_can_be_changed() -> None:
+    model = saying("abc")
+    assert UnmaskLM(model).sampler == DEFAULT_SAMPLER
+    changed = UnmaskLM(model, **{"sampler.min_confidence": 0.9})
+    assert changed.sampler == unmask.make_sampler("recommended", min_confidence=0.9)
+
+
+@needs_lm_eval
 def test_arguments_come_as_a_string(tmp_path: Path) -> None:
     folder = write_checkpoint(tmp_path / "llada", "llada_tiny")
     lm = UnmaskLM.create_from_arg_string(
@@ -328,7 +337,7 @@ def test_without_cuda_only_a_device_that_was_asked_for_is_insisted_on(
         ("sampler=less", "model_args", {"sampler": "less"}, "pretrained=FOLDER"),
         ("pretrained=x,step=4", "step", 4, "did you mean 'steps'?"),
         ("pretrained=x,sampler=les", "sampler", "les", "did you mean 'less'?"),
-        ("pretrained=x,sampler.max_js=1", "max_js", 1, "did you mean 'max_jsd'?"),
+        ("pretrained=x,sampler.windw=1", "windw", 1, "did you mean 'window'?"),
         ("pretrained=x,batch_size=auto", "batch_size", "auto", ">= 1"),
         ("pretrained=x,mc_num=0", "mc_num", 0, ">= 1"),
     ],

@@ -9,6 +9,7 @@ import shutil
 import sys
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -156,8 +157,11 @@ def test_what_is_done_is_not_decoded_again(model, counted, whole):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"sampler": make_sampler("less", max_jsd=0.5)}, r"sampler.max_jsd = 0.04, but this one has 0.5"),
-        ({"sampler": make_sampler("base")}, r"sampler.kind = 'LESS', but this one has 'Base' \(and \d+ more"),
+        ({"sampler": make_sampler("first-mask", window=2)}, r"sampler.window = 1, but this one has 2"),
+        (
+            {"sampler": make_sampler("base")},
+            r"sampler.kind = 'FirstMask', but this one has 'Base' \(and \d+ ",
+        ),
         ({"config": GenerationConfig(max_new_tokens=8, temperature=0.5)}, "decoding.temperature = 0.0"),
         ({"batch_size": 4}, "batch_size = 3, but this one has 4"),
     ],
@@ -248,15 +252,17 @@ def test_overwriting_starts_anew(model, counted, whole):
     assert set(by_id(whole)) == set(asked) == {f"q/{n}" for n in range(6)}
 
 
-def test_a_run_stored_before_a_field_was_added_is_resumed(model, task, whole):
-    manifest = json.loads((whole / "run.json").read_text())
+def test_a_run_stored_before_a_field_was_added_is_resumed(model, task, tmp_path):
+    run = partial(evaluate, model, task, out=tmp_path, batch_size=SIZE)
+    run(LESS())
+    manifest = json.loads((tmp_path / "run.json").read_text())
     assert "fallback" not in manifest["configuration"]["sampler"]
     assert "min_gap" not in manifest["configuration"]["decoding"]
-    evaluate(model, task, out=whole, batch_size=SIZE)
+    run(LESS())
     with pytest.raises(ValueError, match=r"sampler.fallback = None, but this one has 'first'"):
-        evaluate(model, task, LESS(fallback="first"), out=whole, batch_size=SIZE)
+        run(LESS(fallback="first"))
     with pytest.raises(ValueError, match=r"sampler.kind = 'LESS', but this one has 'EndLast\(LESS\)'"):
-        evaluate(model, task, EndLast(LESS()), out=whole, batch_size=SIZE)
+        run(EndLast(LESS()))
 
 
 def test_another_model_task_or_data_is_refused(checkpoint, model, task, whole):

@@ -14,11 +14,10 @@ import pytest
 import unmask
 from tests.page.conftest import LENGTH, Seen
 from tests.page.steps import CONTRAST, answer, cells, counter, decode, ended, expect, scrub, to_end
-from tests.serving.conftest import Running
+from tests.serving.conftest import Running, listening
+from unmask.catalog import DEFAULT_SAMPLER_NAME
 from unmask.models.trunk import Trunk
 from unmask.samplers import GROUPS, SAMPLERS
-from unmask.serving.pages import recommended
-from unmask.serving.settings import Settings
 
 ROOT = Path(__file__).parents[2]
 WEB = ROOT / "unmask" / "trace" / "web"
@@ -47,30 +46,32 @@ def is_right(example: dict[str, str], text: str) -> bool:
     return True
 
 
-def test_every_example_is_answered_rightly_by_the_sampler_of_the_page(mini: Trunk) -> None:
+def test_every_example_is_answered_rightly_by_the_default_sampler(mini: Trunk) -> None:
     chats = [[{"role": "user", "content": example["prompt"]}] for example in EXAMPLES]
-    sampler = SAMPLERS[recommended(Settings())]
-    answers = unmask.generate(mini, chats, sampler, unmask.GenerationConfig(max_new_tokens=64))
+    answers = unmask.generate(mini, chats, max_new_tokens=64)
     wrong = [
         made.text for example, made in zip(EXAMPLES, answers, strict=True) if not is_right(example, made.text)
     ]
     assert wrong == []
 
 
-def test_the_page_compares_the_recommended_sampler_with_base_and_says_what_was_won(compared: Any) -> None:
+def test_the_page_compares_the_default_sampler_with_base_and_says_what_was_won(compared: Any) -> None:
     to_end(compared)
     own, other = (int(counter(compared, "forwards", run)) for run in range(2))
     assert own < other == LENGTH
     assert answer(compared, 0) == answer(compared, 1)
     expect(compared.locator(".verdict")).to_have_text(f"{own} forwards instead of {other}, the same text.")
     names = [box.input_value() for box in compared.locator(".slot select").all()]
-    assert names == [next(iter(GROUPS["recommended"])), "base"]
+    assert names == [DEFAULT_SAMPLER_NAME, "base"]
 
 
-def test_the_page_starts_with_the_sampler_that_the_operator_chose() -> None:
-    chosen = Settings(sampler=SAMPLERS["klass"], sampler_name="klass")
-    assert recommended(chosen) == "klass"
-    assert recommended(Settings()) in GROUPS["recommended"]
+def test_the_page_starts_with_the_sampler_that_the_operator_chose(browser: Any, mini: Trunk) -> None:
+    with listening(mini, model_name="mini-llada", sampler=SAMPLERS["klass"], sampler_name="klass") as own:
+        seen = Seen(browser)
+        page = seen.open(own.url, rival=None)
+        expect(page.get_by_label("Sampler", exact=True)).to_have_value("klass")
+        seen.context.close()
+        assert seen.complaints == []
 
 
 def test_the_samplers_are_grouped_and_described(decoded: Any) -> None:

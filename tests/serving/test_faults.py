@@ -109,9 +109,9 @@ def test_a_body_that_is_no_request_is_refused(server: Running, body: bytes, sent
             "sampler_fields",
             "sampler_fields.min_confidence must be in [0, 1]",
         ),
-        ({"sampler_fields": {"max_jsd": -1}}, "sampler_fields", "sampler_fields.max_jsd"),
-        ({"sampler_fields": {"top_k": 0}}, "sampler_fields", "sampler_fields.top_k"),
-        ({"sampler_fields": {"max_jds": 2}}, "sampler_fields", "did you mean 'max_jsd'?"),
+        ({"sampler": "less", "sampler_fields": {"max_jsd": -1}}, "sampler_fields", "sampler_fields.max_jsd"),
+        ({"sampler": "less", "sampler_fields": {"top_k": 0}}, "sampler_fields", "sampler_fields.top_k"),
+        ({"sampler_fields": {"windw": 2}}, "sampler_fields", "did you mean 'window'?"),
         ({"sampler": "prophet", "sampler_fields": {"base": "less"}}, "sampler_fields", "base"),
         ({"sampler": "prophet", "sampler_fields": {"base": "bass"}}, "sampler_fields", "'base'?"),
         ({"n": 2}, "n", "got 2; leave it out"),
@@ -316,8 +316,9 @@ def test_prompts_stay_out_of_the_log_unless_they_are_asked_for(
     for asked in (False, True):
         caplog.clear()
         with caplog.at_level(logging.INFO, "unmask"), listening(model, log_prompts=asked) as server:
-            server.post(COMPLETE, {"prompt": "a secret of mine"})
-            server.post(COMPLETE, {"prompt": "a secret of mine", "stream": True})
+            body = {"prompt": "a secret of mine", "min_tokens": 1}
+            server.post(COMPLETE, body)
+            server.post(COMPLETE, {**body, "stream": True})
         lines = [vars(record) for record in caplog.records if record.getMessage() == "request"]
         assert len(lines) == 2
         assert all(line["status"] == 200 and line["completion_tokens"] >= 1 for line in lines)

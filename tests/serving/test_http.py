@@ -11,16 +11,17 @@ import pytest
 
 from tests.conftest import GOLDENS
 from tests.serving.conftest import CONFIG, Gated, Running, Slow, listening, wait_until
-from unmask import LESS, GenerationConfig, Threshold, generate, infill, load, make_sampler
+from unmask import LESS, GenerationConfig, Threshold, generate, infill, load
 from unmask.models.trunk import Trunk
 from unmask.serving import Limits
+from unmask.text.generate import DEFAULT_SAMPLER
 
 CHAT = [{"role": "user", "content": "hello"}]
 
 
 def alone(model: Trunk, prompt: Any, sampler: Any = None, **settings: Any) -> Any:
     config = GenerationConfig(**{"max_new_tokens": CONFIG.max_new_tokens, **settings})
-    return generate(model, [prompt], sampler or LESS(), config)[0]
+    return generate(model, [prompt], sampler or DEFAULT_SAMPLER, config)[0]
 
 
 def events(text: str) -> list[tuple[str | None, Any]]:
@@ -46,7 +47,7 @@ def test_a_chat_is_answered_as_generate_does(server: Running, model: Trunk) -> N
     assert (facts["steps"], facts["forwards"], facts["sampler"]) == (
         expected.steps,
         expected.forwards,
-        "less",
+        "first-mask",
     )
     assert facts["forced_share"] == pytest.approx(expected.forced_share)
     assert facts["seconds"] > 0
@@ -155,7 +156,7 @@ def test_drafts_show_the_canvas_of_every_step(server: Running, model: Trunk) -> 
 
 def test_a_prompt_with_gaps_is_filled_in(server: Running, model: Trunk) -> None:
     text = "The [[gap 4]] sat on [[gap 2-5]]."
-    expected = infill(model, text, make_sampler("less"))
+    expected = infill(model, text)
     whole = server.post("/v1/completions", {"prompt": text}).json()
     assert whole["choices"][0]["text"] == expected.text
     assert whole["unmask"]["gaps"] == list(expected.gaps)
@@ -177,7 +178,8 @@ def test_content_in_parts_is_joined(server: Running, model: Trunk) -> None:
 def test_the_model_is_listed_and_described(server: Running) -> None:
     assert [card.id for card in server.client().models.list()] == ["tiny"]
     facts: Any = server.client().models.retrieve("tiny").model_extra["unmask"]  # type: ignore[index]
-    assert "less" in facts["samplers"]
+    assert {"less", facts["sampler"]} <= set(facts["samplers"])
+    assert facts["sampler"] == "first-mask"
     assert facts["max_new_tokens"] == 64
     with pytest.raises(openai.NotFoundError):
         server.client().models.retrieve("other")
@@ -220,9 +222,9 @@ def test_pages_of_other_sites_may_call_only_if_they_are_named(server: Running, m
 
 def test_metrics_count_what_happened(model: Trunk) -> None:
     with listening(model) as server:
-        server.post("/v1/completions", {"prompt": "the", "max_tokens": 8})
+        server.post("/v1/completions", {"prompt": "the", "max_tokens": 8, "sampler": "less"})
         server.post("/v1/completions", {"prompt": "the", "steps": -1})
-        expected = alone(model, "the", max_new_tokens=8)
+        expected = alone(model, "the", LESS(), max_new_tokens=8)
         page = server.get("/metrics").text
     assert 'unmask_requests_total{path="/v1/completions",status="200"} 1.0' in page
     assert 'unmask_requests_total{path="/v1/completions",status="400"} 1.0' in page

@@ -26,6 +26,7 @@ from typing import (
 
 import typer
 
+from unmask.catalog import DEFAULT_SAMPLER_NAME
 from unmask.cli import complete
 from unmask.cli.fields import parse, parse_fields
 from unmask.describe import source_lines
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
     from unmask.types import Sampler
 
 DEFAULT_MODEL = "mini-llada"
-DEFAULT_SAMPLER = "less"
 DataFolder = Annotated[
     Path | None,
     typer.Option(
@@ -198,7 +198,7 @@ class SamplerOptions:
             help="`unmask samplers` lists them; or a preset FILE.json; or your own class, FILE.py:CLASS.",
             autocompletion=complete.samplers,
         ),
-    ] = DEFAULT_SAMPLER
+    ] = DEFAULT_SAMPLER_NAME
     settings: Annotated[
         list[str] | None,
         _sampler(

@@ -18,6 +18,7 @@ from lm_eval.utils import get_rolling_token_windows, make_disjoint_window, simpl
 from torch import nn
 from tqdm import tqdm
 
+from unmask.catalog import DEFAULT_SAMPLER_NAME
 from unmask.errors import FieldError, flag, whole
 from unmask.evals.gen_kwargs import default_config, request_config, value_of
 from unmask.evals.likelihood import DRAWS, Pair, greedily_decoded, log_likelihoods
@@ -58,7 +59,7 @@ class UnmaskLM(TemplateLM):  # type: ignore[misc]
         self,
         pretrained: str | Path | TextModel,
         *,
-        sampler: str | Sampler = "less",
+        sampler: str | Sampler = DEFAULT_SAMPLER_NAME,
         device: str = "auto",
         dtype: str = "auto",
         compile: bool = False,
@@ -90,7 +91,7 @@ class UnmaskLM(TemplateLM):  # type: ignore[misc]
     def create_from_arg_string(
         cls, arg_string: str, additional_config: dict[str, Any] | None = None
     ) -> UnmaskLM:
-        """Read "pretrained=...,sampler=less,steps=64"."""
+        """Read "pretrained=...,sampler=first-mask,steps=64"."""
         return cls.create_from_arg_obj(simple_parse_args_string(arg_string), additional_config)
 
     @classmethod

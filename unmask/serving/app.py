@@ -31,7 +31,7 @@ from unmask.serving.job import Answer, Job
 from unmask.serving.logs import log_failure
 from unmask.serving.memory import release_memory
 from unmask.serving.metrics import Metrics
-from unmask.serving.pages import page_routes, recommended
+from unmask.serving.pages import page_routes
 from unmask.serving.protocol import (
     NEUTRAL,
     AnyRequest,
@@ -159,7 +159,6 @@ class Service:
             "sampler_fields": {name: plain(one) for name, one in servable.items()},
             "sampler_words": {name: asdict(about(name, one)) for name, one in servable.items()},
             "sampler": self._settings.sampler_name,
-            "recommended": recommended(self._settings),
             "chat": tokenizer is not None and bool(getattr(tokenizer, "has_chat_template", True)),
             "new_tokens": self._settings.config.new_tokens(info),
             "max_length": info.max_length,

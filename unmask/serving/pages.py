@@ -7,10 +7,7 @@ from importlib.resources import files
 from fastapi import APIRouter
 from fastapi.responses import Response
 
-from unmask.samplers import GROUPS
 from unmask.serving.api_error import ApiError
-from unmask.serving.settings import Settings
-from unmask.text.generate import DEFAULT_SAMPLER
 from unmask.trace.html import template
 
 TYPES = {
@@ -39,13 +36,6 @@ HEADERS = {
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-cache",
 }
-
-
-def recommended(settings: Settings) -> str:
-    """Name the sampler that the page starts with: the operator's, or the recommended one if there is none."""
-    if settings.sampler != DEFAULT_SAMPLER:
-        return settings.sampler_name
-    return next((name for name in GROUPS["recommended"] if name in settings.servable), settings.sampler_name)
 
 
 def page_routes() -> APIRouter:

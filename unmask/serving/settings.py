@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from unmask.catalog import DEFAULT_SAMPLER_NAME
 from unmask.errors import FieldError, positive, whole
 from unmask.samplers.registry import all_samplers
 from unmask.serving.limits import Limits
@@ -41,7 +42,7 @@ class Settings:
 
     model_name: str = "unmask"
     sampler: Sampler = DEFAULT_SAMPLER
-    sampler_name: str = "less"
+    sampler_name: str = DEFAULT_SAMPLER_NAME
     samplers: Mapping[str, Sampler] = field(default_factory=all_samplers, repr=False)
     config: GenerationConfig = field(default_factory=GenerationConfig)
     api_key: str | None = field(default=None, repr=False)

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from time import perf_counter
 from typing import Any, overload
 
+from unmask.catalog import DEFAULT_SAMPLER_NAME
 from unmask.decoding.append_cache import AppendCache
 from unmask.decoding.bans import Bans
 from unmask.decoding.cache import BlockCache
@@ -20,7 +21,7 @@ from unmask.decoding.plan import Plan, plan
 from unmask.decoding.result import Finish, Result, collect
 from unmask.decoding.rows import Stop
 from unmask.errors import FieldError, token_ids, whole
-from unmask.samplers.less import LESS
+from unmask.samplers import SAMPLERS
 from unmask.samplers.registry import as_sampler
 from unmask.text.config import GenerationConfig
 from unmask.text.constrain import constrain
@@ -32,7 +33,7 @@ from unmask.text.tracing import Recorder
 from unmask.trace import Trace
 from unmask.types import Counts, MaskedLM, Sampler, Step
 
-DEFAULT_SAMPLER = LESS()
+DEFAULT_SAMPLER = SAMPLERS[DEFAULT_SAMPLER_NAME]
 DEFAULT_CONFIG = GenerationConfig()
 
 

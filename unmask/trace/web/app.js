@@ -29,8 +29,8 @@ let demo = null; // the recorded run, until there is a real one
 async function connect() {
   try {
     const model = await server.model();
-    const { sampler_fields: known, sampler_words: words = {}, recommended, sampler } = model.unmask;
-    slots[0].offer(known, words, recommended ?? sampler);
+    const { sampler_fields: known, sampler_words: words = {}, sampler } = model.unmask;
+    slots[0].offer(known, words, sampler);
     slots[1].offer(known, words, RIVAL in known ? RIVAL : "");
     byId("model").textContent = model.id;
     limit(model.unmask);
