@@ -8,6 +8,7 @@ import shutil
 import signal
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -93,12 +94,14 @@ def test_the_shipped_grid_has_both_families_three_sizes_and_seeds_and_fits_its_t
     assert {(one.family, one.size) for one in everyone} >= {
         (family, size) for family in ("llada", "dream") for size in ("4m", "15m", "50m")
     }
+    starts = {one.start for one in everyone}
     for one in everyone:
-        assert one.parameters == pytest.approx(float(one.size.partition("m")[0]) * 1e6, rel=0.1)
+        if one.name not in starts:
+            assert one.parameters == pytest.approx(float(one.size.partition("m")[0]) * 1e6, rel=0.1)
         parse(Recipe, one.table, one.name)
     assert estimate(everyone, grid.jobs) < 20 * 60
-    shorter = grid.within(15)
-    assert 12 * 60 < estimate(members(shorter), shorter.jobs) < 15.5 * 60
+    shorter = grid.within(8)
+    assert 7 * 60 < estimate(members(shorter), shorter.jobs) < 8.5 * 60
     for minutes in (1, 0, float("nan")):
         with raises_field("minutes"):
             grid.within(minutes)
@@ -113,29 +116,84 @@ def test_the_command_prints_the_plan_and_trains_nothing(grid_file, tmp_path):
     assert CliRunner().invoke(app, ["train", "--out", str(tmp_path / "out")]).exit_code != 0
 
 
-def test_a_size_can_be_trained_alone_and_may_belong_to_one_family():
+def test_a_size_can_be_trained_alone_with_the_one_that_it_starts_from():
     grid = read_grid(find_grid("evidence"))
-    assert {one.size for one in members(grid.only(["15m"]))} == {"15m"}
-    assert {one.family for one in members(grid.only(["4m-random"]))} == {"llada"}
+    assert {one.size for one in members(grid.only(["15m"]))} == {"15m", "first"}
     with raises_field("size", "5m"):
         grid.only(["5m"])
 
 
+def test_a_size_may_belong_to_one_family():
+    grid = read_grid(find_grid("evidence")).only(["first"])
+    alone = replace(grid, sizes=(replace(grid.sizes[0], families=("dream",)),))
+    assert [one.family for one in members(alone)] == ["dream"]
+
+
+def with_a_start(path: Path, **changes: object) -> Grid:
+    """A grid whose small models start from a first one."""
+    table = json.loads(path.read_text())
+    first = {**table["sizes"][0], "name": "first", "seeds": [1]}
+    first["config"] = {"llada": {**SMALL, "n_layers": 2}}
+    late = {"name": "late", "seeds": [1, 2], "max_seconds": 30, "start": "first", **changes}
+    table["sizes"] = [late, first]
+    path.write_text(json.dumps(table))
+    return read_grid(path)
+
+
+def test_a_model_waits_for_the_one_that_it_starts_from_and_has_its_weights(grid_file, tmp_path):
+    grid, out, lines = with_a_start(grid_file, layers=3), tmp_path / "out", []
+    [first, *late] = members(grid)
+    assert [one.start for one in late] == [first.name] * 2
+    train_grid(grid, out, device="cpu", watch=lines.append)
+    done = next(place for place, line in enumerate(lines) if "done" in line)
+    assert lines[done].startswith(first.name)
+    assert all("starts" not in line or line.startswith(first.name) for line in lines[:done])
+    assert {one.name for one in read_summary(out)} == {one.name for one in late}
+    assert len(load(out / late[0].name, device="cpu").layers) == 3
+
+
+def test_models_are_left_out_if_the_one_that_they_start_from_fails(grid_file, tmp_path):
+    with_a_start(grid_file)
+    table, lines = json.loads(grid_file.read_text()), []
+    table["sizes"][1]["changes"] = {"optimizer": {"lr": 1e9}}  # the loss is soon no number
+    grid_file.write_text(json.dumps(table))
+    [first, *late] = members(grid := read_grid(grid_file))
+    with pytest.raises(ValueError, match="3 trainings failed"):
+        train_grid(grid, tmp_path / "out", device="cpu", watch=lines.append)
+    assert [line for line in lines if "starts" in line] == [f"{first.name}: starts"]
+    assert all(any(line.startswith(f"{one.name}: left out") for line in lines) for one in late)
+
+
+def test_a_start_must_be_a_size_of_the_grid_with_one_seed(grid_file):
+    with raises_field("start", "third"):
+        with_a_start(grid_file, start="third")
+
+
+def test_a_hash_follows_that_of_the_start(grid_file):
+    before = {one.size: one.digest for one in members(with_a_start(grid_file))}
+    table = json.loads(grid_file.read_text())
+    table["sizes"][1]["max_seconds"] = 31
+    grid_file.write_text(json.dumps(table))
+    after = {one.size: one.digest for one in members(read_grid(grid_file))}
+    assert before["late"] != after["late"]
+
+
 def going_on(path: Path, **changes: object) -> list[Member]:
     """The models of a grid that go on from a shipped one."""
-    size = {"name": "same", "seeds": [1], "max_seconds": 30, "shipped": True, **changes}
+    size = {"name": "same", "seeds": [1], "max_seconds": 30, "start": "shipped", **changes}
+    size = {name: value for name, value in size.items() if value is not None}
     table = {**json.loads(path.read_text()), "sizes": [size]}
     (path.parent / "going_on.json").write_text(json.dumps(table))
     return members(read_grid(path.parent / "going_on.json"))
 
 
-def test_a_size_can_go_on_from_the_shipped_models_and_have_more_layers(grid_file):
-    [plain], [deep] = going_on(grid_file), going_on(grid_file, layers=12)
+def test_a_size_can_go_on_from_the_shipped_models_with_other_layers(grid_file):
+    [plain], [deep], [shallow] = (going_on(grid_file, layers=layers) for layers in (None, 12, 3))
     weights = load("mini-llada", device="cpu").parameters()
     assert plain.parameters == sum(weight.numel() for weight in weights)
-    assert deep.parameters > 1.4 * plain.parameters
-    assert deep.digest != plain.digest
-    for wrong in ({"layers": 3}, {"shipped": False, "layers": 12}):
+    assert deep.parameters > 1.4 * plain.parameters > 3 * shallow.parameters
+    assert len({deep.digest, shallow.digest, plain.digest}) == 3
+    for wrong in ({"layers": 1}, {"start": None, "layers": 12}):
         with raises_field("layers", wrong["layers"]):
             going_on(grid_file, **wrong)
     with raises_field("config"):

@@ -16,7 +16,7 @@ from unmask import Base, blank, decode, plan
 from unmask.models.checkpoint.load import build, load
 from unmask.training.__main__ import main
 from unmask.training.recipe import Recipe, Schedule, parse, read_recipe
-from unmask.training.setup import complete, grow, initialize, vocabulary_size
+from unmask.training.setup import complete, initialize, vocabulary_size, with_layers
 from unmask.training.trainer import Trainer, train
 
 CPU = torch.device("cpu")
@@ -297,11 +297,17 @@ def test_a_model_with_more_layers_computes_the_same_and_learns(tmp_path, name):
     assert all(layer.mlp.down.weight.abs().sum() > 0 for layer in trained.layers)
 
 
-def test_layers_are_added_to_a_checkpoint_and_never_taken_away(tmp_path):
-    with raises_field("layers", 3):
-        Trainer(
-            read_recipe(going_on(tmp_path, {"load": "mini-llada", "layers": 3})), tmp_path / "out", device=CPU
-        )
+def test_a_shallower_model_keeps_the_first_layer_and_the_last():
+    model = load("mini-llada", device="cpu", dtype="float32")
+    shallow = with_layers(model, 3)
+    assert len(shallow.layers) == 3
+    for kept, source in ((0, 0), (2, 7)):
+        torch.testing.assert_close(shallow.layers[kept].mlp.down.weight, model.layers[source].mlp.down.weight)
+
+
+def test_a_number_of_layers_needs_a_checkpoint_and_must_be_two_or_more(tmp_path):
+    with raises_field("layers", 1):
+        read_recipe(going_on(tmp_path, {"load": "mini-llada", "layers": 1}))
     with raises_field("layers", 3):
         read_recipe(write_recipe(tmp_path, model={"layers": 3}))
 
@@ -309,14 +315,14 @@ def test_layers_are_added_to_a_checkpoint_and_never_taken_away(tmp_path):
 def test_layers_of_experts_are_not_added():
     model = load(GOLDENS / "families" / "sdar_moe_tiny", device="cpu")
     with raises_field("layers", 4):
-        grow(model, 4)
+        with_layers(model, 4)
 
 
 @pytest.mark.parametrize("name", ["sdar_tiny", "fast_dllm_v2_tiny", "a2d_qwen3_tiny"])
 def test_every_dense_family_can_have_more_layers(name):
     model = load(GOLDENS / "families" / name, device="cpu", dtype="float32")
     tokens = torch.full((1, 8), model.info.mask_id)
-    deeper = grow(model, 2 * len(model.layers))
+    deeper = with_layers(model, 2 * len(model.layers))
     before, after = (one(tokens, None, slice(4, 8), None) for one in (model, deeper))
     torch.testing.assert_close(after, before, rtol=0, atol=1e-4)
 

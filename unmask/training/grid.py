@@ -29,17 +29,18 @@ import torch
 from unmask.errors import FieldError, at_least, one_of, positive
 from unmask.models.checkpoint.config import read_config
 from unmask.models.checkpoint.hub import SHIPPED, find_folder
-from unmask.models.checkpoint.load import build, model_class
+from unmask.models.checkpoint.load import build
 from unmask.models.text.tokens import Tokenizer
 from unmask.training.data import open_source
 from unmask.training.recipe import Recipe, find_named, parse, read_recipe, read_table
-from unmask.training.setup import complete, deeper_config, vocabulary_size
+from unmask.training.setup import complete, config_with_layers, vocabulary_size
 from unmask.training.trainer import CHECKPOINT, LOG
 
 FILE = "grid.json"
 STARTUP = 45.0  # seconds before the first step: processes, drawing and compiling
 ITEMS = 128  # training items in a hash
 POLL = 0.2  # seconds
+SHIPPED_ONE = "shipped"  # a start that is no size of the grid
 State = Literal["done", "resumes", "new"]
 Watch = Callable[[str], None]  # called with a line about every start and end
 
@@ -55,8 +56,9 @@ class Size:
         config: Family -> changes of the recipe's config.json.
         changes: Changes of any part of the recipe: table -> field -> value.
         families: Families that have this size; empty: all.
-        shipped: Go on from the shipped model of the family, with new items, instead of fresh weights.
-        layers: With shipped: add layers up to this number, which change nothing at first.
+        start: First weights: "shipped" for the family's shipped model, or a size of the grid with one seed,
+            which is then trained first and no model of the grid itself; None: random ones.
+        layers: With start: the number of layers, see ModelSpec.
     """
 
     name: str
@@ -65,15 +67,15 @@ class Size:
     config: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     changes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     families: tuple[str, ...] = ()
-    shipped: bool = False
+    start: str | None = None
     layers: int | None = None
 
     def __post_init__(self) -> None:
         positive("max_seconds", self.max_seconds)
-        if self.layers is not None and not self.shipped:
-            raise FieldError("layers", self.layers, "must be left out without shipped", "use config")
-        if self.shipped and self.config:
-            raise FieldError("config", dict(self.config), "must be left out with shipped", "use layers")
+        if self.layers is not None and self.start is None:
+            raise FieldError("layers", self.layers, "must be left out without start", "use config")
+        if self.start is not None and self.config:
+            raise FieldError("config", dict(self.config), "must be left out with start", "use layers")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,13 +98,30 @@ class Grid:
         at_least("jobs", self.jobs, 1)
         for family in (family for size in self.sizes for family in size.families):
             one_of("families", family, list(self.recipes))
+        firsts = [
+            size.name for size in self.sizes if len(size.seeds) == 1 and size.start in (None, SHIPPED_ONE)
+        ]
+        for size in self.sizes:
+            if size.start is not None:
+                one_of("start", size.start, [SHIPPED_ONE, *firsts])
 
     def only(self, names: Sequence[str]) -> Grid:
-        """Return the grid with some of its sizes."""
-        known = [size.name for size in self.sizes]
+        """Return the grid with some of its sizes, and those that they start from."""
+        known = {size.name: size for size in self.sizes}
         for name in names:
-            one_of("size", name, known)
-        return replace(self, sizes=tuple(size for size in self.sizes if size.name in names))
+            one_of("size", name, list(known))
+        kept = {*names, *(known[name].start for name in names)}
+        return replace(self, sizes=tuple(size for size in self.sizes if size.name in kept))
+
+    @property
+    def stages(self) -> list[list[Size]]:
+        """The sizes that can be trained at once, and those that start from one of them."""
+        names = {size.name for size in self.sizes}
+        waits = [size.start in names for size in self.sizes]
+        return [
+            [size for size, wait in zip(self.sizes, waits, strict=True) if wait is late]
+            for late in (False, True)
+        ]
 
     def families(self, size: Size) -> list[str]:
         """Return the families that have a size."""
@@ -111,9 +130,12 @@ class Grid:
     def within(self, minutes: float) -> Grid:
         """Return the grid with all time limits changed by one factor, to end in about so many minutes."""
         positive("minutes", minutes)
-        limits = [size.max_seconds for size in self.sizes for _ in size.seeds for _ in self.families(size)]
-        longest = 60 * minutes - STARTUP * -(-len(limits) // self.jobs)
-        factor = longest / _makespan(limits, self.jobs)
+        left, needed = 60 * minutes, 0.0
+        for stage in self.stages:
+            limits = [size.max_seconds for size in stage for _ in size.seeds for _ in self.families(size)]
+            left -= STARTUP * -(-len(limits) // self.jobs)
+            needed += _makespan(limits, self.jobs)
+        factor = left / needed
         if factor <= 0:
             raise FieldError(
                 "minutes", minutes, "must leave time to train", "raise it, or train fewer models"
@@ -131,9 +153,11 @@ class Member:
     family: str
     size: str
     seed: int
-    table: Mapping[str, Any]  # its recipe, with an absolute path to the tokenizer
+    table: Mapping[str, Any]  # its recipe, with absolute paths; model.load may be another member's name
+    config: Mapping[str, Any]  # the content of its config.json
     seconds: float
     digest: str
+    start: str | None = None  # name of the member that it starts from
 
     @property
     def name(self) -> str:
@@ -150,15 +174,8 @@ class Member:
     @property
     def parameters(self) -> int:
         """The number of its weights."""
-        spec = parse(Recipe, self.table, self.name).model
-        if spec.load is not None:
-            config = read_config(find_folder(spec.load))
-            config = config if spec.layers is None else deeper_config(config, spec.layers)
-        else:
-            tokenizer = Tokenizer.from_folder(str(spec.tokenizer))
-            config = complete(spec.config, tokenizer, vocabulary_size(tokenizer))
         with torch.device("meta"):
-            model = build(config)
+            model = build(self.config)
         return sum(p.numel() for p in model.parameters())
 
 
@@ -174,49 +191,56 @@ def read_grid(path: Path) -> Grid:
 
 
 def members(grid: Grid) -> list[Member]:
-    """Return all models, the longest trainings first."""
-    found, data = [], dict[str, str]()
-    for size in grid.sizes:
-        for family, seed in product(grid.families(size), size.seeds):
-            table = _recipe(Path(grid.recipes[family]), grid, size, family, seed)
-            found.append(_member(table, family, size, seed, data))
-    return sorted(found, key=lambda one: (-one.seconds, one.seed))
+    """Return all models: those that others start from, then the others, the longest trainings first."""
+    found, data = list[Member](), dict[str, str]()
+    for stage in grid.stages:
+        firsts = {(one.size, one.family): one for one in found}
+        for size in stage:
+            for family, seed in product(grid.families(size), size.seeds):
+                found.append(_member(grid, size, family, seed, firsts.get((str(size.start), family)), data))
+    return sorted(found, key=lambda one: (one.start is not None, -one.seconds, one.seed))
 
 
-def _recipe(file: Path, grid: Grid, size: Size, family: str, seed: int) -> dict[str, Any]:
-    """Return the recipe of one model as a table."""
-    table = read_table(file)
+def _member(
+    grid: Grid, size: Size, family: str, seed: int, first: Member | None, data: dict[str, str]
+) -> Member:
+    """Return one model, with its recipe. `data` keeps the hashes of items, the same for all seeds."""
+    file = Path(grid.recipes[family])
+    table, spec = read_table(file), read_recipe(file).model
     schedule = {"max_seconds": size.max_seconds}
     for changes in (grid.changes, {"schedule": schedule}, size.changes):
         for name, values in changes.items():
             table[name] = {**table.get(name, {}), **values}
-    name, spec = f"{family}-{size.name}-{seed}", read_recipe(file).model
-    if size.shipped:
-        one_of("shipped", f"mini-{family}", SHIPPED)
+    model: dict[str, Any]
+    if first is not None:
+        model, config, weights = {"load": first.name}, first.config, first.digest
+    elif size.start is not None:
+        one_of("start", f"mini-{family}", SHIPPED)
         folder = find_folder(f"unmask/mini-{family}")
-        model: dict[str, Any] = {"load": str(folder)}
-        if size.layers is not None:
-            least = model_class(config := read_config(folder)).shape_of(config).layers
-            at_least("layers", size.layers, least)
-            model["layers"] = size.layers
-        return {**table, "name": name, "seed": seed, "model": model}
-    config = {**spec.config, **size.config.get(family, {})}
-    model = {"config": config, "tokenizer": str(Path(str(spec.tokenizer)).resolve())}
-    return {**table, "name": name, "seed": seed, "model": model}
-
-
-def _member(table: Mapping[str, Any], family: str, size: Size, seed: int, data: dict[str, str]) -> Member:
+        model, config, weights = {"load": str(folder)}, read_config(folder), _folder_digest(folder)
+    else:
+        folder = Path(str(spec.tokenizer)).resolve()
+        model = {"config": {**spec.config, **size.config.get(family, {})}, "tokenizer": str(folder)}
+        tokenizer, weights = Tokenizer.from_folder(folder), _folder_digest(folder)
+        config = complete(model["config"], tokenizer, vocabulary_size(tokenizer))
+    if size.layers is not None:
+        model["layers"], config = size.layers, config_with_layers(config, size.layers)
+    table |= {"name": f"{family}-{size.name}-{seed}", "seed": seed, "model": model}
     recipe = parse(Recipe, table, str(table["name"]))
     items = json.dumps(table["data"], sort_keys=True)
-    if items not in data:  # the same for all seeds
+    if items not in data:
         data[items] = _data_digest(recipe)
-    source = recipe.model.load
-    folder = Path(str(recipe.model.tokenizer)) if source is None else find_folder(source)
-    model = {**table["model"], "tokenizer" if source is None else "load": _folder_digest(folder)}
-    content = json.dumps([{**table, "model": model}, data[items]], sort_keys=True)
-    digest = sha256(content.encode()).hexdigest()[:12]
+    hashed = {**table, "model": {**model, "load" if "load" in model else "tokenizer": weights}}
+    digest = sha256(json.dumps([hashed, data[items]], sort_keys=True).encode()).hexdigest()[:12]
     return Member(
-        family=family, size=size.name, seed=seed, table=table, seconds=size.max_seconds, digest=digest
+        family=family,
+        size=size.name,
+        seed=seed,
+        table=table,
+        config=config,
+        seconds=size.max_seconds,
+        digest=digest,
+        start=None if first is None else first.name,
     )
 
 
@@ -243,7 +267,8 @@ def _makespan(seconds: Sequence[float], jobs: int) -> float:
 
 def estimate(missing: Sequence[Member], jobs: int) -> float:
     """Return about how many seconds the trainings take."""
-    return _makespan([one.seconds + STARTUP for one in missing], jobs)
+    stages = ([one for one in missing if (one.start is not None) is late] for late in (False, True))
+    return sum(_makespan([one.seconds + STARTUP for one in stage], jobs) for stage in stages)
 
 
 def train_grid(grid: Grid, out: Path, *, device: str = "auto", watch: Watch = print) -> list[Member]:
@@ -251,11 +276,17 @@ def train_grid(grid: Grid, out: Path, *, device: str = "auto", watch: Watch = pr
     everyone = members(grid)
     waiting = [one for one in everyone if one.state(out) != "done"]
     running: list[tuple[Member, subprocess.Popen[bytes], float]] = []
-    failed = []
+    failed: list[str] = []
     try:
         while waiting or running:
-            while waiting and len(running) < grid.jobs:
-                member = waiting.pop(0)
+            unfinished = {one.name for one in (*waiting, *(member for member, _, _ in running))}
+            ready = [one for one in waiting if one.start not in unfinished]
+            for member in ready[: grid.jobs - len(running)]:
+                waiting.remove(member)
+                if member.start in failed:
+                    failed.append(member.name)
+                    watch(f"{member.name}: left out, {member.start} failed")
+                    continue
                 watch(f"{member.name}: {'resumes' if member.state(out) == 'resumes' else 'starts'}")
                 running.append((member, _start(member, out, device), monotonic()))
             for job in list(running):
@@ -286,7 +317,10 @@ def _start(member: Member, out: Path, device: str) -> subprocess.Popen[bytes]:
     recipe, log = out / "recipes" / member.name / "recipe.json", out / "logs" / f"{member.name}.txt"
     for file in (recipe, log):
         file.parent.mkdir(parents=True, exist_ok=True)
-    recipe.write_text(json.dumps(member.table, indent=2) + "\n", encoding="utf-8")
+    table = dict(member.table)
+    if member.start is not None:
+        table["model"] = {**table["model"], "load": str((out / member.start).resolve())}
+    recipe.write_text(json.dumps(table, indent=2) + "\n", encoding="utf-8")
     command = [sys.executable, "-m", "unmask.training", str(recipe), "--out", str(folder), "--resume"]
     with log.open("ab") as output:
         return subprocess.Popen(
@@ -314,10 +348,14 @@ class Trained:
 
 
 def write_summary(everyone: Sequence[Member], out: Path) -> None:
-    """Write a line about every finished model; keep the lines about other models of the folder."""
+    """Write a line about every finished model; keep the lines about other models of the folder.
+
+    Models that others start from have none.
+    """
     out.mkdir(parents=True, exist_ok=True)
-    names = {member.name for member in everyone}
-    lines = [asdict(_trained(member, out)) for member in everyone if member.state(out) == "done"]
+    names, starts = {member.name for member in everyone}, {member.start for member in everyone}
+    finished = [member for member in everyone if member.state(out) == "done" and member.name not in starts]
+    lines = [asdict(_trained(member, out)) for member in finished]
     if (out / FILE).is_file():
         lines += [
             asdict(one)

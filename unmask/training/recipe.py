@@ -29,7 +29,8 @@ class ModelSpec:
         config: The content of config.json for fresh weights; ids and vocabulary are optional. Not with load.
         tokenizer: Folder of the tokenizer, with config; None: the checkpoint's.
         load: Checkpoint folder or hub id to fine-tune; None: fresh weights.
-        layers: With load: add layers up to this number, which change nothing at first; None: as it is.
+        layers: With load: the number of layers, >= 2; None: as many as the checkpoint. Added layers change
+            nothing at first; of more layers, some are kept, spread evenly.
     """
 
     config: Mapping[str, Any] = field(default_factory=dict)
@@ -51,6 +52,8 @@ class ModelSpec:
         if self.load is None and self.layers is not None:
             remedy = "write the number of layers into config"
             raise FieldError("layers", self.layers, "must be left out without load", remedy)
+        if self.layers is not None:
+            at_least("layers", self.layers, 2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from unmask.errors import FieldError
+from unmask.errors import FieldError, at_least
 from unmask.models.checkpoint.load import build, load
 from unmask.models.text.tokens import Tokenizer
 from unmask.models.trunk import Trunk
@@ -29,7 +29,7 @@ def make_model(spec: ModelSpec, *, seed: int, device: torch.device) -> Trunk:
         if model.tokenizer is None:
             raise ValueError(f"{spec.load} has no tokenizer, which training on texts needs")
         if spec.layers is not None:
-            model = grow(model, spec.layers)
+            model = with_layers(model, spec.layers)
         return model.requires_grad_(True).train()
     assert spec.tokenizer is not None
     folder = Path(spec.tokenizer)
@@ -81,31 +81,34 @@ def initialize(model: Trunk, *, seed: int) -> None:
 
 
 @torch.no_grad()
-def grow(model: Trunk, layers: int) -> Trunk:
-    """Return a deeper model that computes the same function.
+def with_layers(model: Trunk, layers: int) -> Trunk:
+    """Return the model with another number of layers.
 
-    Each layer is followed by copies of it, spread evenly. Their output matrices are zero, so they change
-    nothing at first.
+    A deeper model computes the same function at first: each layer is followed by copies of it, spread evenly,
+    whose output matrices are zero. A shallower one keeps layers spread evenly, the first and the last among
+    them, and has to learn the rest again.
     """
     before = len(model.layers)
     if model.shape.experts is not None:
         raise FieldError("layers", layers, "must be left out for a mixture of experts")
-    if layers < before:
-        raise FieldError("layers", layers, f"must be at least {before}, which the checkpoint has")
-    deeper = build(deeper_config(model.config, layers))
+    at_least("layers", layers, 2)
+    changed = build(config_with_layers(model.config, layers))
     state = {name: value for name, value in model.state_dict().items() if not name.startswith("layers.")}
-    sources = [layer * before // layers for layer in range(layers)]
+    if layers < before:
+        sources = [round(layer * (before - 1) / (layers - 1)) for layer in range(layers)]
+    else:
+        sources = [layer * before // layers for layer in range(layers)]
     for number, source in enumerate(sources):
         is_copy = number > 0 and sources[number - 1] == source
         for name, value in model.layers[source].state_dict().items():
             silent = is_copy and name.endswith(OUTPUTS)
             state[f"layers.{number}.{name}"] = torch.zeros_like(value) if silent else value.clone()
-    deeper.load_state_dict(state)
-    deeper.tokenizer, deeper.folder, deeper.info = model.tokenizer, model.folder, model.info
-    return deeper.to(model.norm.weight.device)
+    changed.load_state_dict(state)
+    changed.tokenizer, changed.folder, changed.info = model.tokenizer, model.folder, model.info
+    return changed.to(model.norm.weight.device)
 
 
-def deeper_config(config: Mapping[str, Any], layers: int) -> dict[str, Any]:
+def config_with_layers(config: Mapping[str, Any], layers: int) -> dict[str, Any]:
     """Return the config of the same model with another number of layers."""
     name = "n_layers" if "n_layers" in config else "num_hidden_layers"
     return {**config, name: layers}
