@@ -169,9 +169,11 @@ def test_the_sentences_of_a_section_stand_in_its_section(make_lab, tmp_path):
     lab = make_lab()
     lab.settings.out.mkdir(exist_ok=True)
     (lab.settings.out / "frontier.md").write_text("Water is wet.\n", encoding="utf-8")
-    write_page(tmp_path / "page.md", lab, {get_experiment("frontier"): Report()}, [])
-    section = (tmp_path / "page.md").read_text(encoding="utf-8").split("## The frontier of all samplers")[1]
-    assert "Water is wet." in section
+    experiments = [get_experiment(name) for name in ("policy", "frontier", "headline")]
+    write_page(tmp_path / "page.md", lab, dict.fromkeys(experiments, Report()), [])
+    sections = (tmp_path / "page.md").read_text(encoding="utf-8").split("\n## ")
+    [section] = [one for one in sections if "Water is wet." in one]
+    assert section.startswith(experiments[1].title)
 
 
 def test_the_command_writes_tables_and_figure_and_packs_the_records(checkpoint, tmp_path, monkeypatch):

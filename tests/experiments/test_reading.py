@@ -3,6 +3,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
 from unmask.experiments import get_experiment
 from unmask.experiments.page import write_page
 from unmask.experiments.report import Finding, Report, Table
@@ -41,15 +43,20 @@ def test_a_page_begins_with_the_few_rows_of_its_last_report_that_has_them(make_l
     assert page.startswith("# Results\n\n| sampler |\n| --- |\n| policy |\n\npolicy is wet.\n")
 
 
-def test_every_number_of_the_reading_stands_in_the_tables_and_findings():
-    reading = (ROOT / "results" / "reading.md").read_text(encoding="utf-8").strip()
-    before, after = (ROOT / "docs" / "results.md").read_text(encoding="utf-8").split(reading)
+PAGES = {"results": "results", "evidence": "results/evidence"}  # page -> folder of its records
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_number_of_the_reading_stands_in_the_tables_and_findings(page):
+    reading = (ROOT / PAGES[page] / "reading.md").read_text(encoding="utf-8").strip()
+    before, after = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8").split(reading)
     numbers = QUOTED.findall(" ".join(reading.split()))
     assert numbers
     assert [number for number in numbers if number not in before and number not in after] == []
 
 
-def test_the_page_shows_every_figure_beside_it():
-    page = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
-    shown = re.findall(r"^!\[.*\]\(results/(.*)\)$", page, re.MULTILINE)
-    assert sorted(shown) == sorted(file.name for file in (ROOT / "docs" / "results").iterdir())
+@pytest.mark.parametrize("name", PAGES)
+def test_the_page_shows_every_figure_beside_it(name):
+    page = (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
+    shown = re.findall(rf"^!\[.*\]\({name}/(.*)\)$", page, re.MULTILINE)
+    assert sorted(shown) == sorted(file.name for file in (ROOT / "docs" / name).iterdir())

@@ -136,10 +136,6 @@ class ReproduceOptions(LoadOptions):
             help="evidence: the folder of `unmask train --grid`.",
         ),
     ] = None
-    dev_limit: Annotated[
-        int | None,
-        typer.Option("--dev-limit", min=1, show_default="as --limit", help="As --limit, for dev items."),
-    ] = None
     jobs: Annotated[
         int, typer.Option("--jobs", min=1, help="Models at a time, each in a process of its own.")
     ] = 1

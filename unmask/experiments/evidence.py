@@ -1,7 +1,8 @@
 """A grid of models, all small tasks, every sampler tuned with the same number of settings.
 
-The runs come in two parts: the dev items at every setting, to choose one per sampler and model, and the test
-items at every setting. The chosen one is judged on the test items; all of them make a sampler's curve.
+Every setting decodes the test items. Half of them choose a sampler's setting for the other half, and the
+other way round, so every item is judged at a setting that was chosen without it. All settings make a
+sampler's curve.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 from unmask.evals import get_task
 from unmask.evals.agreement import BARS, Agreement, measure
 from unmask.evals.tasks.mini import CANVAS
-from unmask.experiments.evidence_report import DEV, TEST, build
+from unmask.experiments.evidence_report import build
 from unmask.experiments.experiment import Experiment
 from unmask.experiments.frontier_study import Changes, Method
 from unmask.experiments.grid import Cells, RunKey
@@ -46,25 +47,30 @@ METHODS = (  # four settings each
 
 
 def declare(lab: Lab, study: Sequence[Method] = METHODS) -> dict[RunKey, Run]:
-    """Return the runs of both parts, the test items first, so that a killed run has them."""
+    """Return the runs. From records alone, leave out the samplers of a model that lack one."""
     if not lab.grid:
         raise Missing("evidence needs a grid of models; name its folder with --grid")
-    return {
-        (model, f"{part}/{label}", task): _run(lab, method, model, task, changes, protocol)
-        for model in lab.models
-        for part, protocol in ((TEST, None), (DEV, "dev"))
-        for method in study
-        for label, changes in method.swept.items()
-        for task in lab.tasks(model)
-    }
+    found: dict[RunKey, Run] = {}
+    for model in lab.models:
+        for method in study:
+            runs = {
+                (model, label, task): _run(lab, method, model, task, changes)
+                for label, changes in method.swept.items()
+                for task in lab.tasks(model)
+            }
+            if not (lab.settings.records_only and lab.missing(runs.values())):
+                found |= runs
+    if not found:
+        raise Missing(f"{lab.settings.out} has no complete sampler of any model")
+    return found
 
 
-def _run(lab: Lab, method: Method, model: str, task: str, changes: Changes, protocol: str | None) -> Run:
+def _run(lab: Lab, method: Method, model: str, task: str, changes: Changes) -> Run:
     """Return a run; a number of steps is for the usual canvas, and grows with it."""
     scaled = dict(changes)
     if "steps" in scaled:
         scaled["steps"] = int(scaled["steps"] * get_task(task).max_new_tokens / CANVAS)
-    return method.run(lab, model, task, scaled, protocol=protocol)
+    return method.run(lab, model, task, scaled)
 
 
 def agreements(lab: Lab, model: str) -> list[Agreement]:
@@ -81,6 +87,14 @@ def agreements(lab: Lab, model: str) -> list[Agreement]:
     return [Agreement(**one) for one in lab.measurement(model, "agreement", settings, make)]
 
 
+def _agreements_if_kept(lab: Lab, model: str) -> list[Agreement]:
+    """Return the agreements, or none if only records count and there are none."""
+    try:
+        return agreements(lab, model)
+    except Missing:
+        return []
+
+
 def _is_plain(lab: Lab, task: str) -> bool:
     """Return whether a task decodes the usual canvas, all of it."""
     given = "around" in lab.samples(task, 1, protocol="dev")[0].meta
@@ -89,8 +103,8 @@ def _is_plain(lab: Lab, task: str) -> bool:
 
 def measured(lab: Lab, all_cells: Sequence[Cells]) -> Mapping[RunKey, Run]:
     """Measure the agreements; there are no further runs."""
-    for model in lab.models:
-        agreements(lab, model)
+    for cells in all_cells:
+        _agreements_if_kept(lab, cells.model)
     return {}
 
 
@@ -101,13 +115,16 @@ def make_experiment(study: Sequence[Method] = METHODS) -> Experiment:
         title="A grid of models",
         about=(
             "Models of both families, several sizes and seeds, trained on all small tasks. Every sampler has "
-            "four settings. The best one on the dev items of a model is judged on its test items. AUP is the "
+            "four settings. Half of the items of a model choose the setting for the other half, and the "
+            "other way round, so no item is judged at a setting that it helped to choose. AUP is the "
             "area under the best accuracy at so many tokens per forward or more; a setting more than 5 "
             "points below the best of all counts as zero. Where many comparisons are made, Holm's method "
             "corrects for their number; the intervals are those of single comparisons."
         ),
         runs=lambda lab: declare(lab, study),
-        build=lambda lab, cells: build(lab, study, cells, {one: agreements(lab, one) for one in lab.models}),
+        build=lambda lab, cells: build(
+            lab, study, cells, {one.model: _agreements_if_kept(lab, one.model) for one in cells}
+        ),
         then=measured,
     )
 

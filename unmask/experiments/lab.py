@@ -65,7 +65,6 @@ class LabSettings:
     max_loss: float = 1.0  # calibrate: at most this many points below Base
     max_steps: float | None = None  # calibrate: at most this many steps per sample, instead
     grid: Path | None = None  # evidence: the folder of a grid of models, or of its grid.json alone
-    dev_limit: int | None = None  # as limit, for dev items; None: as limit
 
 
 class Missing(ValueError):
@@ -165,14 +164,12 @@ class Lab:
         """Return the samples of a task, up to its share of the limit."""
         key = (task, protocol)
         if key not in self._samples:
-            self._samples[key] = load_samples(get_task(*key), self.settings.data)[: self._limit(*key)]
+            self._samples[key] = load_samples(get_task(*key), self.settings.data)[: self._limit(task)]
         return self._samples[key][:limit]
 
-    def _limit(self, task: str, protocol: str | None) -> int | None:
+    def _limit(self, task: str) -> int | None:
         """Return a task's share of the limit."""
         limit = self.settings.limit
-        if protocol == "dev" and self.settings.dev_limit is not None:
-            limit = self.settings.dev_limit
         if limit is None:
             return None
         default = self._mini if task.startswith("mini-") else methods.PAPER_TASKS

@@ -12,13 +12,14 @@ from unmask.experiments.lab import Lab
 from unmask.experiments.report import Finding, Report, Table, Verdict
 from unmask.experiments.runs import Outcome
 
-TITLE = "# Results\n"
+TITLE = "Results"  # of a page with several experiments
+ALONE = "Tables and findings"  # title of the section on a page with one, whose title the page has
 HEAD = """\
-Tables and figures of the LESS paper, on the models and tasks named here. `unmask reproduce` builds this page
-from stored records; the same records give the same page. Intervals are 95 %: Wilson's for accuracies, Agresti
-and Min's for paired differences of accuracies (both combined over tasks by adding squares), bootstrap over
-samples for other numbers. A finding "holds" or "does not hold" only if its whole interval lies on one side;
-otherwise it is undecided. With this many intervals, some miss the true value by chance.
+`unmask reproduce` builds this page from stored records; the same records give the same page. Intervals are
+95 %: Wilson's for accuracies, Agresti and Min's for paired differences of accuracies (both combined over
+tasks by adding squares), bootstrap over samples for other numbers. A finding "holds" or "does not hold" only
+if its whole interval lies on one side; otherwise it is undecided. With this many intervals, some miss the
+true value by chance.
 """
 READING = "reading.md"  # in the output folder, written by people
 
@@ -33,8 +34,9 @@ def write_page(
 ) -> None:
     """Write the page with links into `figures_folder(path)`. Name the absent experiments."""
     read = _reading(lab.settings.out / READING)
+    alone = next(iter(reports)) if len(reports) == 1 else None
     parts = [
-        TITLE,
+        f"# {TITLE if alone is None else alone.title}\n",
         *_first_table(reports),
         HEAD,
         _origin(lab, outcomes),
@@ -46,7 +48,8 @@ def write_page(
         parts.append(f"Left out, because records are missing: {', '.join(absent)}.\n")
     for experiment, report in reports.items():
         words = _words(lab.settings.out / f"{experiment.name}.md")
-        parts.append(_section(experiment, report, figures_folder(path).name, words))
+        title = experiment.title if alone is None else ALONE
+        parts.append(_section(experiment, title, report, figures_folder(path).name, words))
     path.write_text("\n".join(parts), encoding="utf-8")
 
 
@@ -120,9 +123,9 @@ def _glance(lab: Lab, reports: Mapping[Experiment, Report]) -> str:
     return f"{head}\n{table.markdown()}"
 
 
-def _section(experiment: Experiment, report: Report, figures: str, words: str) -> str:
+def _section(experiment: Experiment, title: str, report: Report, figures: str, words: str) -> str:
     """Return the section of an experiment. People's words about it come first."""
-    lines = [f"## {experiment.title}", "", f"`unmask reproduce {experiment.name}`. {experiment.about}", ""]
+    lines = [f"## {title}", "", f"`unmask reproduce {experiment.name}`. {experiment.about}", ""]
     lines += [words, ""] if words else []
     for table in report.tables:
         lines += [f"**{table.title}**", "", table.markdown()]

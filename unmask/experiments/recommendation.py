@@ -1,8 +1,9 @@
 """The rule by which a grid of models recommends a sampler.
 
-A sampler is beaten on a model if another one, tuned on the same dev items, is more accurate with at most its
+A sampler is beaten on a model if another one, tuned in the same way, is more accurate with at most its
 forwards. Of the samplers that are beaten on the fewest models, the rule recommends the one with the largest
-mean AUP.
+mean AUP. Only models on which every sampler ran count. A recommendation in place stays while the lead of the
+first one may be chance.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from itertools import permutations
 from statistics import fmean
 from typing import TYPE_CHECKING
 
+import torch
+
 from unmask.experiments import stats
 from unmask.experiments.report import Table, corrected
 
@@ -19,8 +22,13 @@ if TYPE_CHECKING:
     from unmask.experiments.evidence_report import Judged
 
 
-def recommend(judged: Sequence[Judged]) -> tuple[Table, str]:
-    """Return every sampler in the order of the rule, and the first of them in words."""
+def recommend(judged: Sequence[Judged], present: str) -> tuple[Table, str]:
+    """Return every sampler in the order of the rule, and in words the one that it recommends.
+
+    `present` is the recommendation in place.
+    """
+    most = max(len(one.tuned) for one in judged)
+    judged = [one for one in judged if len(one.tuned) == most]
     beaten = _beaten(judged)
     areas = {sampler: fmean(one.areas[sampler][0] for one in judged) for sampler in beaten}
     ranked = sorted(beaten, key=lambda sampler: (len(beaten[sampler]), -areas[sampler]))
@@ -40,10 +48,21 @@ def recommend(judged: Sequence[Judged]) -> tuple[Table, str]:
     numbers = f"beaten on {rows[0][1]} models, mean AUP {rows[0][2]}"
     if len(ranked) > 1:
         numbers += f"; next {ranked[1]}, beaten on {rows[1][1]}, mean AUP {rows[1][2]}"
-    return (
-        Table("evidence-rule", "The samplers in the order of the rule", header, tuple(rows)),
-        f"The rule recommends {first}: {numbers}.",
-    )
+    words = f"First by the rule is {first}: {numbers}."
+    stays = False
+    if first != present and len(beaten.get(present, judged)) == len(beaten[first]):
+        lead = stats.aup_difference(_mean_area(judged, present), _mean_area(judged, first))
+        stays = lead.low <= 0
+        words += f" Its lead over {present} in mean AUP is {lead.shown(2, sign=True)}."
+        words += " That may be chance, so the recommendation in place stays." if stays else ""
+    words += f" The rule recommends {present if stays else first}."
+    return Table("evidence-rule", "The samplers in the order of the rule", header, tuple(rows)), words
+
+
+def _mean_area(judged: Sequence[Judged], sampler: str) -> stats.Area:
+    """Return the mean AUP over models, and that of every resample of the items, which all models share."""
+    areas = [one.areas[sampler] for one in judged]
+    return fmean(area for area, _ in areas), torch.stack([drawn for _, drawn in areas]).mean(0)
 
 
 def _beaten(judged: Sequence[Judged]) -> dict[str, list[str]]:
