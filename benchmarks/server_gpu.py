@@ -26,7 +26,7 @@ from benchmarks import server_loads as loads
 from benchmarks.http_clients import HttpClients
 from benchmarks.padding import prompt_lengths
 from benchmarks.server import Server, Workload, load_model
-from unmask.bench.report import Report, command_line
+from unmask.bench.report import Report, check_names, command_line
 from unmask.bench.step import NAMES
 from unmask.bench.timing import machine, machine_line, seconds
 from unmask.cli.bench import fail_on_problems
@@ -64,6 +64,10 @@ class Load:
     steps: Annotated[int, typer.Option(min=2, help="Reverse steps per request.")] = 16
     rounds: Annotated[int, typer.Option(min=1, help="Requests of each client that are timed.")] = 1
     poisson: Annotated[float, typer.Option(help="Arrivals per second, as a share of the capacity.")] = 0.8
+    parts: Annotated[str, typer.Option(help="Only these parts of the plan: A,B,...")] = ",".join(PARTS)
+
+    def __post_init__(self) -> None:
+        check_names("parts", self.parts.split(","), PARTS)
 
     @property
     def workload(self) -> Workload:
@@ -100,6 +104,7 @@ class Load:
         names = ("dtype", "minutes", "max_clients", "rows", "prompt_tokens", "shortest", "longest")
         options = {name.replace("_", "-"): getattr(self, name) for name in names}
         options |= {"new-tokens": self.new_tokens, "steps": self.steps, "rounds": self.rounds}
+        options |= {"parts": self.parts}
         model = {"model": Path(self.model).name, "device": device.type}
         line = command_line(PROGRAM, (model | options).items(), small=self.small)
         return f"{line} --compile" if self.compile else line
@@ -258,7 +263,8 @@ def run_server_gpu(load: Load, out: Path | None) -> dict[str, Any]:
     }
     report = Report(content, out, deadline, log=typer.echo)
     alone = content["one_after_another"]
-    report.attempt(alone, "plain", Bench(model, load, device, deadline).one_after_another)
+    if "one_after_another" in load.parts.split(","):
+        report.attempt(alone, "plain", Bench(model, load, device, deadline).one_after_another)
     if load.compile:
         model = unmask.compile(model)
     bench = Bench(model, load, device, deadline)
@@ -279,7 +285,7 @@ def run_server_gpu(load: Load, out: Path | None) -> dict[str, Any]:
         ("unlike", str(load.rows), partial(bench.unlike, load.rows)),
         *map(equal, load.clients(CLIENTS_LAST)),
     ]
-    for part, name, work in plan:
+    for part, name, work in [one for one in plan if one[0] in load.parts.split(",")]:
         typer.echo(f"{part}, {name}: {time.monotonic() + 60 * load.minutes - deadline:.0f} s")
         report.attempt(content[part], name, work)
         add_ratios(content)
