@@ -43,6 +43,18 @@ CONFIGS = {
         "architectures": ["Fast_dLLM_QwenForCausalLM"],
         "bd_size": 8,
     },
+    "llada2": {
+        "model_type": "llada2_moe",
+        "architectures": ["LLaDA2MoeModelLM"],
+        "block_size": 4,
+        "num_experts": 4,
+        "num_experts_per_tok": 2,
+        "num_shared_experts": 1,
+        "moe_intermediate_size": 16,
+        "n_group": 2,
+        "topk_group": 1,
+        "first_k_dense_replace": 1,
+    },
 }
 FAMILIES = list(CONFIGS)
 
@@ -96,6 +108,22 @@ def test_the_cache_is_exact_and_a_batch_equals_its_rows(name):
     batch = generate(own, rows, sampler, config)
     assert generate(own, rows, sampler, replace(config, cache="none")) == batch
     assert [generate(own, [row], sampler, config)[0] for row in rows] == batch
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("steps", [5, 9, 12])
+def test_a_row_gets_the_same_share_of_steps_alone_and_in_a_batch(family, steps):
+    own, config = model(family), GenerationConfig(max_new_tokens=11, steps=steps)
+    for name in ("base", "less"):
+        rows, sampler = prompts(steps, 5), make_sampler(name)
+        batch = generate(own, rows, sampler, config)
+        assert [generate(own, [row], sampler, config)[0] for row in rows] == batch
+
+
+def test_fewer_steps_than_blocks_are_refused_whatever_the_batch():
+    for rows in ([[1]], prompts(1, 4)):
+        with raises_field("steps", 2):
+            generate(model("sdar"), rows, "base", max_new_tokens=9, steps=2)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

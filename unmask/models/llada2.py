@@ -70,6 +70,7 @@ class LLaDA2(Trunk):
         "model.norm": "norm",
         "lm_head": "head",
     }
+    counts_padding: ClassVar[bool] = False
 
     def __init__(self, config: Mapping[str, object]) -> None:
         require(config, SUPPORTED)

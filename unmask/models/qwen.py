@@ -56,6 +56,7 @@ class Qwen(Trunk):
     """Qwen3 without its causal mask: heads of any size, whose queries and keys are normed."""
 
     names: ClassVar[dict[str, str]] = NAMES
+    counts_padding: ClassVar[bool] = False
     qkv_bias: ClassVar[bool] = False
     qk_norm: ClassVar[bool] = True
     mixture: ClassVar[bool] = False  # experts in place of the MLP
@@ -88,12 +89,6 @@ class Qwen(Trunk):
             qk_norm=cls.qk_norm,
             experts=experts_of(config) if cls.mixture else None,
         )
-
-    def positions(self, tokens: Tensor, attend: Tensor | None) -> Tensor:
-        """Return the position of each column, [1 or B, N], counting only real tokens."""
-        if attend is None:
-            return super().positions(tokens, attend)
-        return (attend.cumsum(-1) - 1).masked_fill(~attend, 1)
 
 
 def experts_of(config: Mapping[str, object]) -> ExpertShape:

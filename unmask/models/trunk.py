@@ -161,6 +161,7 @@ class Trunk(nn.Module):
     """
 
     names: ClassVar[dict[str, str]] = {}
+    counts_padding: ClassVar[bool] = True  # in positions; rows with caches of their own must not count it
     folder: Path | None = None  # where the checkpoint came from
     tokenizer: Tokenizer | None = None
     runner: Runner | None = None  # set by unmask.compile, as is `executor`
@@ -184,8 +185,10 @@ class Trunk(nn.Module):
         raise NotImplementedError
 
     def positions(self, tokens: Tensor, attend: Tensor | None) -> Tensor:
-        """Position of every column, [1 or B, N]; without padding, of the columns alone."""
-        return torch.arange(tokens.shape[1], device=tokens.device)[None]
+        """Return the position of each column, [1 or B, N]; without padding, of the columns alone."""
+        if attend is None or self.counts_padding:
+            return torch.arange(tokens.shape[1], device=tokens.device)[None]
+        return (attend.cumsum(-1) - 1).masked_fill(~attend, 1)
 
     def forward(self, tokens: Tensor, attend: Tensor | None, window: slice, cache: Cache | None) -> Tensor:
         return self.logits(self.hidden_states(tokens, attend, window, cache))
