@@ -20,7 +20,7 @@ from unmask.decoding.options import Options
 from unmask.decoding.plan import Plan, plan
 from unmask.decoding.result import Finish, Result, collect
 from unmask.decoding.rows import Stop
-from unmask.errors import FieldError, token_ids, whole
+from unmask.errors import FieldError, at_least, token_ids, whole
 from unmask.samplers import SAMPLERS
 from unmask.samplers.registry import as_sampler
 from unmask.text.config import GenerationConfig
@@ -259,11 +259,10 @@ def prepare(
     canvas = blank(encoded, length, mask_id=info.mask_id, pad_id=info.pad_id, grid=info.grid, device=place)
     columns = canvas.tokens.shape[1] - canvas.start
     block_length = config.block_size(info, columns)
-    extra = sampler.needs.extra_steps * -(-columns // (block_length or columns))
     blocks = plan(
         canvas.start,
         columns,
-        steps=config.steps or columns + extra,
+        steps=_budget(config.steps, sampler, length, columns, block_length or columns),
         block_length=block_length,
         alone_every=info.grid.length if info.grid is not None and info.grid.first_alone else None,
         next_block_at=config.next_block_at,
@@ -275,6 +274,21 @@ def prepare(
     if config.stop:
         run = replace(run, stop=StopWatch(ending, canvas.starts))
     return Prepared(run, ending, tuple(map(len, encoded)), config.stop_at_eos, info.vocab_size, length)
+
+
+def _budget(steps: int | None, sampler: Sampler, length: int, columns: int, block_length: int) -> int:
+    """Return the steps of all columns.
+
+    On a grid there are more columns than new tokens, and how many depends on the batch. So `steps` are those
+    of the new tokens, and every block gets the same share, alone and in a batch.
+    """
+    blocks = -(-columns // block_length)
+    if steps is None:
+        return columns + sampler.needs.extra_steps * blocks
+    if columns == length:
+        return steps
+    at_least("steps", steps, -(-length // block_length))
+    return blocks * -(-steps * block_length // length)
 
 
 def check_settings(sampler: object, config: object) -> None:
