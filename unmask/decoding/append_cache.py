@@ -104,9 +104,8 @@ class SideBySide:
     persistent = True
 
     def __init__(self, parts: Sequence[tuple[AppendCache, int]]) -> None:
-        self._caches = [cache for cache, _ in parts]
-        self._lengths = [length for _, length in parts]
-        self._longest = max(self._lengths)
+        self.parts = parts  # the cache of each row, and the column where the row ends
+        self._longest = max(length for _, length in parts)
 
     def start_block(self, block: slice) -> None:
         raise NotImplementedError("each row's cache starts its own block")
@@ -119,8 +118,9 @@ class SideBySide:
 
     def columns(self, need: slice, n: int) -> slice:
         """Return the columns to run, which every cache agrees on."""
-        shift = self._longest - self._lengths[0]
-        own = self._caches[0].columns(slice(need.start - shift, need.stop - shift), self._lengths[0])
+        cache, length = self.parts[0]
+        shift = self._longest - length
+        own = cache.columns(slice(need.start - shift, need.stop - shift), length)
         return slice(own.start + shift, own.stop + shift)
 
     def ran(self, columns: slice) -> None:
@@ -130,7 +130,7 @@ class SideBySide:
 
     def update(self, layer: int, columns: slice, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Store what ran in every row's cache; return the keys and values of all rows."""
-        count, size = len(self._caches), (*k.shape[:2], columns.stop, k.shape[3])
+        count, size = len(self.parts), (*k.shape[:2], columns.stop, k.shape[3])
         keys, values = k.new_zeros(size), v.new_zeros(size)
         for row, (cache, shift) in enumerate(self._shifts()):
             own = slice(columns.start - shift, columns.stop - shift)
@@ -139,5 +139,5 @@ class SideBySide:
         return keys, values
 
     def _shifts(self) -> Iterator[tuple[AppendCache, int]]:
-        for cache, length in zip(self._caches, self._lengths, strict=True):
+        for cache, length in self.parts:
             yield cache, self._longest - length

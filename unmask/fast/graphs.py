@@ -8,43 +8,27 @@ values of a run themselves. Without a GPU everything here runs too, only uncaptu
 
 from __future__ import annotations
 
-import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from unmask.decoding.append_cache import AppendCache
+from unmask.decoding.append_cache import AppendCache, SideBySide
 from unmask.decoding.cache import BlockCache
-from unmask.fast import kernels
-from unmask.models.layers import Rope, Store
+from unmask.fast.captured import CanvasForward, CapturedForward, GraphKey, PooledForward, StaticKV
+from unmask.fast.kv_pool import KVPool
+from unmask.models.layers import Rope
 from unmask.models.trunk import Sum, Trunk
 from unmask.types import BlockGrid, Cache
 
-WARMUPS = 3  # runs before a capture, in which libraries choose kernels and allocate workspaces
-# layers launched before the host knows whether they are needed, by the most columns of all rows: beyond 4,096
-# the wait for the host is negligible beside the forward
-HEAD_LAYERS = {512: 2, 4096: 1}
 MIN_KEYS = 512  # columns that a forward with an AppendCache sees; more of them in powers of two
 MAX_SHAPES = 256  # compiled variants of a layer and of a decision
 MAX_FIXED = 64  # inputs kept for the next forward of the same columns; the rotations of 4,096 take 2 MB
-Fixed = TypeVar("Fixed", Tensor, Rope)
-
-
-class GraphKey(NamedTuple):
-    """The shape that a captured forward is bound to."""
-
-    rows: int
-    columns: int  # of the padded canvas
-    running: int  # columns that run
-    padded: bool  # has an `attend`
-    keys: int  # columns of a KV store that the queries see; 0: no store
-    grid: BlockGrid | None  # the mask is captured too
+Fixed = TypeVar("Fixed", Tensor, Rope, list[Tensor])
 
 
 class Pending:
@@ -67,6 +51,7 @@ class GraphRunner:
         self.max_graphs = max_graphs
         self.captured: OrderedDict[GraphKey, CapturedForward] = OrderedDict()
         self.stores: dict[tuple[int, int], StaticKV] = {}  # graphs are bound to the memory of these
+        self.kv_pool = KVPool(model)  # and of this one: keys and values of rows that come and go
         self.fixed: dict[tuple[str | int, ...], Any] = {}  # inputs that depend on nothing but their size
         self.pool: Any = None  # graphs run one after another, so they share their intermediate memory
         self.submitted = 0  # forwards begun early
@@ -76,10 +61,51 @@ class GraphRunner:
     @torch.no_grad()
     def run(self, tokens: Tensor, attend: Tensor | None, columns: slice, cache: Cache | None) -> Sum:
         """Run all layers on some columns, as `Trunk.run_layers` does."""
+        if isinstance(cache, SideBySide):
+            caches = [each for each, _ in cache.parts]
+            # not with guidance, which runs two rows of each cache
+            if len(tokens) == len(caches) and all(self.shares(each, columns) for each in caches):
+                return self._run_pooled(tokens, attend, columns, cache)
+        else:
+            caches = [cache] if isinstance(cache, AppendCache) else []
+        for each in caches:
+            self.kv_pool.give_back(each)
         if not captures(cache, self.model.info.grid, columns):
             with self.model.uncompiled():
                 return self.model.run_layers(tokens, attend, columns, cache)
         return self._begin(tokens, attend, columns, cache)()
+
+    def shares(self, cache: AppendCache, columns: slice) -> bool:
+        """Whether rows of any length share captured forwards of so many columns, with caches like this."""
+        return is_short(cache, columns)
+
+    def _run_pooled(self, tokens: Tensor, attend: Tensor | None, columns: slice, cache: SideBySide) -> Sum:
+        """Run all layers on the same columns of rows that have keys and values in the pool."""
+        allow_shapes()
+        rows, n = tokens.shape
+        before = self.kv_pool.columns
+        parts = [(self.kv_pool.admit(each, length), length) for each, length in cache.parts]
+        if self.kv_pool.columns != before:  # it moved
+            for key in [key for key, one in self.captured.items() if isinstance(one, PooledForward)]:
+                del self.captured[key]
+        running, seen = columns.stop - columns.start, seen_columns(n)
+        key = GraphKey(rows, self.kv_pool.columns, running, True, seen, self.model.info.grid, pooled=True)
+
+        def make() -> list[Tensor]:
+            rope = [each.expand(rows, -1, -1, -1) for each in self.model.rope(tokens, attend, columns)]
+            mask = self.model.mask(tokens, attend, columns)
+            assert mask is not None, "only models that attend in blocks have such caches"
+            mask = F.pad(mask, (0, seen - n)).expand(rows, -1, running, -1)
+            return [*rope, mask, *self.kv_pool.places(parts, running, seen)]
+
+        held = (number for tenant, length in parts for number in (tenant.number, length))
+        inputs = [tokens[:, columns], *self._same(("pooled", running, *held), make)]
+        self._open = None
+        captured = self._captured(
+            key, lambda: PooledForward(self.model, key, tuple(self.kv_pool.layers), inputs, self.pool)
+        )
+        captured.begin(*inputs)
+        return captured.finish()
 
     @torch.no_grad()
     def submit(
@@ -119,14 +145,16 @@ class GraphRunner:
         appends = isinstance(cache, AppendCache)
         whole = cache is None or (columns == slice(0, n) and not appends)
         running = slice(0, ends) if whole else columns
-        keys = 0 if cache is None else seen_columns(running.stop, width) if appends else width
+        keys = 0 if cache is None else min(width, seen_columns(running.stop)) if appends else width
         index = self._index(running, tokens.device)
         real = self._attend(attend, tokens, width)
         key = GraphKey(rows, width, len(index), real is not None, keys, self.model.info.grid)
         # without padding, rotations depend on the columns alone
         inputs = (tokens, index, *(self._rope(tokens, running) if real is None else (real,)))
         self._open = None  # a forward that was begun before may lose its inputs
-        captured = self._captured(key, store, inputs)
+        captured = self._captured(
+            key, lambda: CanvasForward(self.model, key, store, inputs, self.pool), store
+        )
         captured.begin(*inputs)
         opened = self._open = object()
 
@@ -180,13 +208,16 @@ class GraphRunner:
             store.hold(cache, n, load=0 if columns == slice(0, n) else n)
         return store
 
-    def _captured(self, key: GraphKey, store: StaticKV | None, inputs: Sequence[Tensor]) -> CapturedForward:
+    def _captured(
+        self, key: GraphKey, make: Callable[[], CapturedForward], keep: StaticKV | None = None
+    ) -> CapturedForward:
         if key not in self.captured:
             while len(self.captured) >= self.max_graphs:
-                self._evict(keep=store)
+                self._evict(keep)
             if not self.captured:  # the old pool went with the last graph that used it
-                self.pool = torch.cuda.graph_pool_handle() if inputs[0].is_cuda else None
-            self.captured[key] = CapturedForward(self.model, key, store, inputs, self.pool)
+                on_gpu = self.model.norm.weight.is_cuda
+                self.pool = torch.cuda.graph_pool_handle() if on_gpu else None
+            self.captured[key] = make()
         self.captured.move_to_end(key)
         return self.captured[key]
 
@@ -195,6 +226,8 @@ class GraphRunner:
         while self.captured:
             self._evict(keep=None)
         self.fixed.clear()
+        if not self.kv_pool.tenants:
+            self.kv_pool = KVPool(self.model)
 
     def _evict(self, keep: StaticKV | None) -> None:
         """Drop the graph that was used longest ago, and its KV store if it is neither used nor to be kept."""
@@ -202,81 +235,6 @@ class GraphRunner:
         used = any(other.store is captured.store for other in self.captured.values())
         if captured.store is not None and captured.store is not keep and not used:
             self.stores.pop((key.rows, key.columns)).release()
-
-
-class CapturedForward:
-    """The layers of a model for one shape, captured in two parts: the first layers and the others.
-
-    A replay overwrites the output. Without a GPU the layers run as they are.
-    """
-
-    def __init__(
-        self, model: Trunk, key: GraphKey, store: StaticKV | None, inputs: Sequence[Tensor], pool: Any
-    ) -> None:
-        self.model, self.key, self.store = model, key, store
-        columns = key.rows * key.running
-        first = next((layers for most, layers in HEAD_LAYERS.items() if columns <= most), 0)
-        self.head_layers = min(first, len(model.layers) - 1)
-        tokens, *others = inputs
-        self.inputs = [F.pad(tokens, (0, key.columns - tokens.shape[1])), *(each.clone() for each in others)]
-        self.copied = others  # the tensors that the inputs were copied from
-        self.graphs = [torch.cuda.CUDAGraph() for _ in range(2)] if tokens.is_cuda else []
-        if self.graphs:
-            with kernels.device_of(tokens):
-                self._capture(pool)
-
-    def _capture(self, pool: Any) -> None:
-        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call, unused-ignore]
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            for _ in range(WARMUPS):
-                self._run_head()
-                self._run_rest()
-        torch.cuda.current_stream().wait_stream(stream)
-        with torch.cuda.graph(self.graphs[0], pool=pool):
-            self._run_head()
-        with torch.cuda.graph(self.graphs[1], pool=pool):
-            self._run_rest()
-
-    def _run_head(self) -> None:
-        tokens, index, *others = self.inputs
-        attend = others[0] if self.key.padded else None
-        rope = self.model.rope(tokens, attend, index) if self.key.padded else (others[0], others[1])
-        first = self.head_layers
-        entered = self.model.enter(tokens, attend, index, rope)
-        self.between = self.model.through(self.model.layers[:first], entered, self._slots()[:first])
-
-    def _run_rest(self) -> None:
-        first = self.head_layers
-        self.output = self.model.through(self.model.layers[first:], self.between, self._slots()[first:])
-
-    def _slots(self) -> Sequence[Store | None]:
-        if self.store is None:
-            return [None] * len(self.model.layers)
-        index, seen = self.inputs[1], self.key.keys
-        return [partial(write_columns, keys, values, index, seen) for keys, values in self.store.layers]
-
-    def begin(self, *inputs: Tensor) -> None:
-        """Copy the inputs and run the first layers."""
-        tokens, *others = inputs
-        self.inputs[0][:, : tokens.shape[1]].copy_(tokens)  # columns behind are not attended to
-        for held, new, last in zip(self.inputs[1:], others, self.copied, strict=True):
-            if new is not last:
-                held.copy_(new)
-        self.copied = others
-        if self.graphs:
-            self.graphs[0].replay()
-        else:
-            self._run_head()
-
-    @torch.no_grad()
-    def finish(self) -> Sum:
-        """Run the other layers."""
-        if self.graphs:
-            self.graphs[1].replay()
-        else:
-            self._run_rest()
-        return self.output.x, self.output.change
 
 
 def allow_shapes() -> None:
@@ -291,68 +249,23 @@ def allow_shapes() -> None:
 
 
 def captures(cache: Cache | None, grid: BlockGrid | None, columns: slice) -> bool:
-    """Whether a forward of some columns with this cache is captured.
+    """Whether a forward of some columns with this cache is captured; see also `GraphRunner.shares`.
 
-    Keys and values of rows with guesses, or of several requests, lie in several places, and a sub-block sees
-    columns behind its own: such forwards run as plain ones. So does the forward of a prompt, which runs once
-    and has a length of its own.
+    Keys and values of rows with guesses lie in several places: such forwards run as plain ones.
     """
     if isinstance(cache, AppendCache):
-        few = columns.stop - columns.start <= 2 * cache.block_length
-        return few and cache.sub_block is None and grid is not None
+        return is_short(cache, columns) and grid is not None
     return cache is None or isinstance(cache, BlockCache)
 
 
-def seen_columns(end: int, width: int) -> int:
+def is_short(cache: AppendCache, columns: slice) -> bool:
+    """Whether a forward is short enough to be captured; that of a prompt has a length of its own.
+
+    A sub-block sees columns behind its own, and is never captured.
+    """
+    return columns.stop - columns.start <= 2 * cache.block_length and cache.sub_block is None
+
+
+def seen_columns(end: int) -> int:
     """Return how many stored columns a forward up to column `end` sees; the mask hides those behind."""
-    return min(width, max(MIN_KEYS, 1 << (end - 1).bit_length()))
-
-
-def write_columns(
-    keys: Tensor, values: Tensor, columns: Tensor, seen: int, k: Tensor, v: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Write the keys and values of the columns that ran, and return those that are seen."""
-    keys.index_copy_(2, columns, k)
-    values.index_copy_(2, columns, v)
-    return keys[:, :, :seen], values[:, :, :seen]
-
-
-@dataclass(slots=True)
-class StaticKV:
-    """Keys and values of every layer, [B, H, N, D] each, at addresses that graphs are bound to."""
-
-    layers: list[tuple[Tensor, Tensor]]
-    owner: weakref.ref[BlockCache | AppendCache] | None = None  # whose keys and values were here last
-    lent: dict[int, tuple[Tensor, Tensor]] | None = None  # what its `stored` is as long as they are here
-
-    @staticmethod
-    def empty(model: Trunk, rows: int, width: int) -> StaticKV:
-        shape, weight = model.shape, model.norm.weight
-        size = rows, shape.key_heads, width, shape.head_size
-        return StaticKV([(weight.new_zeros(size), weight.new_zeros(size)) for _ in range(shape.layers)])
-
-    def hold(self, cache: BlockCache | AppendCache, n: int, *, load: int) -> None:
-        """Make this the store of a cache of `n` columns; `load` so many of them if they are elsewhere."""
-        if cache.stored is self.lent and cache.stored[0][0].shape[2] == n:
-            return
-        self.release()
-        for layer, sides in enumerate(self.layers):
-            for number, side in enumerate(sides):
-                side.zero_()  # hidden columns weigh nothing, but nothing times NaN is NaN
-                if load:
-                    stored = cache.stored[layer][number]
-                    if len(stored) != len(side):
-                        count = f"the cache holds {len(stored)} rows and the batch has {len(side)}"
-                        raise ValueError(f"{count}; call start_block first")
-                    side[:, :, :load] = stored[:, :, :load]
-        self.lent = cache.stored = {
-            layer: (keys[:, :, :n], values[:, :, :n]) for layer, (keys, values) in enumerate(self.layers)
-        }
-        self.owner = weakref.ref(cache)
-
-    def release(self) -> None:
-        """Let the owner keep a copy of its keys and values."""
-        owner = None if self.owner is None else self.owner()
-        if owner is not None and owner.stored is self.lent:
-            owner.stored = {layer: (k.clone(), v.clone()) for layer, (k, v) in owner.stored.items()}
-        self.owner = self.lent = None
+    return max(MIN_KEYS, 1 << (end - 1).bit_length())

@@ -181,6 +181,8 @@ class RunningRequest:
         self.since = perf_counter()
         self.output: Tensor | None = None  # [W, D] or [W, V], of its last forward
         self.cache: BlockCache | AppendCache | None = run.cache
+        if isinstance(run.cache, AppendCache):  # one that goes when the request ends; its job may be kept
+            self.cache = AppendCache(run.cache.block_length, sub_block=run.cache.sub_block)
         self.cache_place = CachePlace()
         self.rows = Rows(run.canvas, run.sampler.needs, run.options, info, run.stop, run.bans)
         self.given = run.canvas.tokens[0] != run.canvas.mask_id

@@ -8,7 +8,6 @@ from itertools import count, islice
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from unmask.decoding.append_cache import AppendCache, SideBySide
@@ -26,6 +25,7 @@ from unmask.serving.shapes import round_length, split_rows
 from unmask.types import Cache, Decision, MaskedLM, Prediction
 
 MIN_LENGTH = 0.75  # of the longest row of a forward, to which all are padded
+FAR = 1023  # columns that a row of a captured forward may see beside shorter ones; beyond, like sees like
 
 
 def forward_groups(
@@ -34,8 +34,9 @@ def forward_groups(
     """Group requests that are worth one forward.
 
     Rows are of like length, as all are padded to the longest. Rows with a cache are of equal length and run
-    the same columns. Guided rows, which run twice, share a forward with each other. Every request is in a
-    group, so none waits for another.
+    the same columns. With an exact cache they run equally many, and a compiled model has the rest at hand.
+    Guided rows, which run twice, share a forward with each other. Every request is in a group, so none waits
+    for another.
     """
     if alone:
         return [[request] for request in requests]
@@ -45,6 +46,9 @@ def forward_groups(
     groups: list[list[RunningRequest]] = []
     for kind in kinds.values():
         length = _compiled_length(model, kind[0])
+        if length is None and _shares_graph(model, kind[0]):
+            columns = _running(model, kind[0])
+            length = columns.stop - columns.start
         if length is None:
             groups += _of_like_length(kind)
         else:
@@ -82,12 +86,35 @@ def _kind(model: MaskedLM, request: RunningRequest) -> object:
     guided, cache = request.run.guidance > 0, request.cache
     if cache is None:
         return guided, _compiled_length(model, request)
-    predicting: Callable[[slice], slice] = getattr(model, "predicting", lambda window: window)
-    need, length = predicting(request.turn.window), request.request.length
-    columns = cache.columns(need, length)
+    need, columns = _needed(model, request), _running(model, request)
     if isinstance(cache, AppendCache):  # rows end with their block, so that all end in the same column
-        return guided, columns.stop - columns.start, columns.stop - need.start, columns.stop - need.stop
-    return guided, length, columns.start, columns.stop, need.start, need.stop, cache.state
+        place = columns.stop - columns.start, columns.stop - need.start, columns.stop - need.stop
+        # one that sees far more columns would let all others gather as many
+        far = max(request.length, FAR).bit_length() if _shares_graph(model, request) else None
+        return guided, *place, far
+    state = request.request.length, cache.state
+    return guided, *state, columns.start, columns.stop, need.start, need.stop
+
+
+def _needed(model: MaskedLM, request: RunningRequest) -> slice:
+    """Return the columns whose states its next decision needs."""
+    predicting: Callable[[slice], slice] = getattr(model, "predicting", lambda window: window)
+    return predicting(request.turn.window)
+
+
+def _running(model: MaskedLM, request: RunningRequest) -> slice:
+    """Return the columns that its next forward runs."""
+    assert request.cache is not None
+    return request.cache.columns(_needed(model, request), request.request.length)
+
+
+def _shares_graph(model: MaskedLM, request: RunningRequest) -> bool:
+    """Whether its next forward is captured for rows of any length."""
+    runner, cache = getattr(model, "runner", None), request.cache
+    if runner is None or not isinstance(cache, AppendCache) or request.run.guidance:
+        return False
+    shares: bool = runner.shares(cache, _running(model, request))
+    return shares
 
 
 def padded_length(model: MaskedLM, group: Sequence[RunningRequest], *, alone: bool) -> int:
@@ -118,12 +145,9 @@ def run_forward(
 ) -> None:
     """Run the model once on all requests; each takes the output of its window."""
     rows = padded(requests, model)
-    cache = _join_caches(requests, rows)
-    if isinstance(cache, AppendCache):
-        canvas, shifts = _whole_canvas(rows[0], model, device), [0]
-    else:
-        length = padded_length(model, rows, alone=alone)
-        canvas, shifts = _join_canvases(rows, length, model.info.pad_id, device)
+    cache = _join_caches(model, requests, rows)
+    length = padded_length(model, rows, alone=alone)
+    canvas, shifts = _join_canvases(rows, length, model.info.pad_id, device)
     windows = [
         slice(row.turn.window.start + shift, row.turn.window.stop + shift)
         for row, shift in zip(rows, shifts, strict=True)
@@ -138,19 +162,6 @@ def run_forward(
     output = run_model(model, canvas, window, cache)
     for request, each, own in zip(requests, output, windows, strict=False):
         request.output = each[own.start - window.start : own.stop - window.start]
-
-
-def _whole_canvas(row: RunningRequest, model: MaskedLM, device: torch.device) -> Canvas:
-    """Return all columns of a row with an exact cache, which sees none behind its block.
-
-    So a compiled model meets few lengths, and runs the captured forwards of an offline run.
-    """
-    canvas, runner = row.rows.canvas, getattr(model, "runner", None)
-    length = row.request.length if runner is None else round_length(row.request.length, runner.bucket)
-    behind = (0, length - canvas.tokens.shape[1])
-    tokens = to_device(F.pad(canvas.tokens, behind, value=model.info.pad_id), device)
-    real = None if canvas.attend is None else to_device(F.pad(canvas.attend, behind), device)
-    return Canvas(tokens, real, canvas.start, canvas.mask_id)
 
 
 def _join_canvases(
@@ -169,7 +180,9 @@ def _join_canvases(
     return Canvas(tokens, real, first.start, first.mask_id), shifts
 
 
-def _join_caches(requests: Sequence[RunningRequest], rows: Sequence[RunningRequest]) -> Cache | None:
+def _join_caches(
+    model: MaskedLM, requests: Sequence[RunningRequest], rows: Sequence[RunningRequest]
+) -> Cache | None:
     """Return one cache of all rows, which may repeat a request.
 
     It is the one they share already, if they alone share it and in this order, else a copy.
@@ -178,7 +191,7 @@ def _join_caches(requests: Sequence[RunningRequest], rows: Sequence[RunningReque
     if shared is None:
         return None
     if isinstance(shared, AppendCache):
-        if len(rows) == 1:
+        if len(rows) == 1 and getattr(model, "runner", None) is None:
             return shared
         return SideBySide([(row.cache, row.length) for row in rows if isinstance(row.cache, AppendCache)])
     if [(each.cache, each.cache_place) for each in requests] == [(shared, place) for place in places]:

@@ -1,0 +1,212 @@
+"""A forward captured as CUDA graphs: its inputs, its layers, and where its keys and values are."""
+
+from __future__ import annotations
+
+import weakref
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from unmask.decoding.append_cache import AppendCache
+from unmask.decoding.cache import BlockCache
+from unmask.fast import kernels
+from unmask.fast.kv_pool import write_and_gather
+from unmask.models.layers import Store
+from unmask.models.trunk import Stream, Sum, Trunk
+from unmask.types import BlockGrid
+
+WARMUPS = 3  # runs before a capture, in which libraries choose kernels and allocate workspaces
+# layers launched before the host knows whether they are needed, by the most columns of all rows: beyond 4,096
+# the wait for the host is negligible beside the forward
+HEAD_LAYERS = {512: 2, 4096: 1}
+
+
+class GraphKey(NamedTuple):
+    """The shape that a captured forward is bound to."""
+
+    rows: int
+    columns: int  # of the padded canvas, or of the pool of keys and values
+    running: int  # columns that run
+    padded: bool  # has an `attend`
+    keys: int  # columns of a KV store that the queries see; 0: no store
+    grid: BlockGrid | None  # the mask is captured too
+    pooled: bool = False  # keys and values are in the pool
+
+
+class CapturedForward(ABC):
+    """The layers of a model for one shape, captured in two parts: the first layers and the others.
+
+    A replay overwrites the output. Without a GPU the layers run as they are.
+    """
+
+    store: StaticKV | None = None
+
+    def __init__(self, model: Trunk, key: GraphKey, inputs: Sequence[Tensor], pool: Any) -> None:
+        """Capture a forward. `inputs` are its own: those of later forwards are copied into them."""
+        self.model, self.key, self.inputs = model, key, inputs
+        columns = key.rows * key.running
+        first = next((layers for most, layers in HEAD_LAYERS.items() if columns <= most), 0)
+        self.head_layers = min(first, len(model.layers) - 1)
+        self.copied: Sequence[Tensor] = ()  # the tensors that the inputs behind the tokens were copied from
+        self.graphs = [torch.cuda.CUDAGraph() for _ in range(2)] if inputs[0].is_cuda else []
+        if self.graphs:
+            with kernels.device_of(inputs[0]):
+                self._capture(pool)
+
+    @abstractmethod
+    def _enter(self) -> Stream:
+        """Return the input of the first layer."""
+
+    @abstractmethod
+    def _stores(self) -> Sequence[Store | None]:
+        """Return the KV store of every layer."""
+
+    def _capture(self, pool: Any) -> None:
+        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call, unused-ignore]
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(WARMUPS):
+                self._run_head()
+                self._run_rest()
+        torch.cuda.current_stream().wait_stream(stream)
+        with torch.cuda.graph(self.graphs[0], pool=pool):
+            self._run_head()
+        with torch.cuda.graph(self.graphs[1], pool=pool):
+            self._run_rest()
+
+    def _run_head(self) -> None:
+        first = self.head_layers
+        self.between = self.model.through(self.model.layers[:first], self._enter(), self._stores()[:first])
+
+    def _run_rest(self) -> None:
+        first = self.head_layers
+        self.output = self.model.through(self.model.layers[first:], self.between, self._stores()[first:])
+
+    def begin(self, *inputs: Tensor) -> None:
+        """Copy the inputs and run the first layers."""
+        tokens, *others = inputs
+        self.inputs[0][:, : tokens.shape[1]].copy_(tokens)  # columns behind are not attended to
+        for number, new in enumerate(others):
+            if not self.copied or new is not self.copied[number]:
+                self.inputs[1 + number].copy_(new)
+        self.copied = others
+        if self.graphs:
+            self.graphs[0].replay()
+        else:
+            self._run_head()
+
+    @torch.no_grad()
+    def finish(self) -> Sum:
+        """Run the other layers."""
+        if self.graphs:
+            self.graphs[1].replay()
+        else:
+            self._run_rest()
+        return self.output.x, self.output.change
+
+
+class CanvasForward(CapturedForward):
+    """Columns of a canvas. The inputs are its tokens, the columns, and what is real or the rotations."""
+
+    def __init__(
+        self, model: Trunk, key: GraphKey, store: StaticKV | None, inputs: Sequence[Tensor], pool: Any
+    ) -> None:
+        self.store = store
+        tokens, *others = inputs
+        padded = F.pad(tokens, (0, key.columns - tokens.shape[1]))
+        super().__init__(model, key, [padded, *(each.clone() for each in others)], pool)
+
+    def _enter(self) -> Stream:
+        tokens, index, *others = self.inputs
+        attend = others[0] if self.key.padded else None
+        rope = self.model.rope(tokens, attend, index) if self.key.padded else (others[0], others[1])
+        return self.model.enter(tokens, attend, index, rope)
+
+    def _stores(self) -> Sequence[Store | None]:
+        if self.store is None:
+            return [None] * len(self.model.layers)
+        index, seen = self.inputs[1], self.key.keys
+        return [partial(write_columns, keys, values, index, seen) for keys, values in self.store.layers]
+
+
+class PooledForward(CapturedForward):
+    """The same columns of rows that have keys and values in the pool.
+
+    The inputs are the tokens of these columns, their rotations and masks, where to write and where to read.
+    """
+
+    def __init__(
+        self,
+        model: Trunk,
+        key: GraphKey,
+        layers: Sequence[tuple[Tensor, Tensor]],
+        inputs: Sequence[Tensor],
+        pool: Any,
+    ) -> None:
+        self.layers = layers
+        own = [each.clone(memory_format=torch.contiguous_format) for each in inputs]
+        super().__init__(model, key, own, pool)
+
+    def _enter(self) -> Stream:
+        tokens, cosine, sine, mask, _, _ = self.inputs
+        return self.model.enter(tokens, None, slice(None), (cosine, sine))._replace(mask=mask)
+
+    def _stores(self) -> Sequence[Store | None]:
+        writes, reads = self.inputs[-2:]
+        return [partial(write_and_gather, keys, values, writes, reads) for keys, values in self.layers]
+
+
+@dataclass(slots=True)
+class StaticKV:
+    """Keys and values of every layer, [B, H, N, D] each, at addresses that graphs are bound to."""
+
+    layers: list[tuple[Tensor, Tensor]]
+    owner: weakref.ref[BlockCache | AppendCache] | None = None  # whose keys and values were here last
+    lent: dict[int, tuple[Tensor, Tensor]] | None = None  # what its `stored` is as long as they are here
+
+    @staticmethod
+    def empty(model: Trunk, rows: int, width: int) -> StaticKV:
+        shape, weight = model.shape, model.norm.weight
+        size = rows, shape.key_heads, width, shape.head_size
+        return StaticKV([(weight.new_zeros(size), weight.new_zeros(size)) for _ in range(shape.layers)])
+
+    def hold(self, cache: BlockCache | AppendCache, n: int, *, load: int) -> None:
+        """Make this the store of a cache of `n` columns; `load` so many of them if they are elsewhere."""
+        if cache.stored is self.lent and cache.stored[0][0].shape[2] == n:
+            return
+        self.release()
+        for layer, sides in enumerate(self.layers):
+            for number, side in enumerate(sides):
+                side.zero_()  # hidden columns weigh nothing, but nothing times NaN is NaN
+                if load:
+                    stored = cache.stored[layer][number]
+                    if len(stored) != len(side):
+                        count = f"the cache holds {len(stored)} rows and the batch has {len(side)}"
+                        raise ValueError(f"{count}; call start_block first")
+                    side[:, :, :load] = stored[:, :, :load]
+        self.lent = cache.stored = {
+            layer: (keys[:, :, :n], values[:, :, :n]) for layer, (keys, values) in enumerate(self.layers)
+        }
+        self.owner = weakref.ref(cache)
+
+    def release(self) -> None:
+        """Let the owner keep a copy of its keys and values."""
+        owner = None if self.owner is None else self.owner()
+        if owner is not None and owner.stored is self.lent:
+            owner.stored = {layer: (k.clone(), v.clone()) for layer, (k, v) in owner.stored.items()}
+        self.owner = self.lent = None
+
+
+def write_columns(
+    keys: Tensor, values: Tensor, columns: Tensor, seen: int, k: Tensor, v: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Write the keys and values of the columns that ran, and return those that are seen."""
+    keys.index_copy_(2, columns, k)
+    values.index_copy_(2, columns, v)
+    return keys[:, :, :seen], values[:, :, :seen]
