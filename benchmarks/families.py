@@ -89,7 +89,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--table", type=Path, help="print the tables of a results file, and measure nothing")
     args = parser.parse_args(argv)
-    known: list[int] = [1, 2] if args.tiny else [1, 8, 32]
+    known: Any = (TINY_SIZES if args.tiny else SIZES)["batches"]
     if not set(args.batches or ()) <= set(known):
         parser.error(f"--batches must be some of {','.join(map(str, known))}")
     unknown = [name for name in args.families if name not in FAMILIES]

@@ -18,7 +18,7 @@ PRESETS: dict[str, str | None] = {
     "first-mask": None,
     "recommended": "The sampler to start with, and the default: the same as first-mask.",
     "first-mask-accurate": "first-mask with the better of the first two masks as its fallback: "
-    "a little more accurate, a little slower.",
+    "may be more accurate, and is a little slower.",
     "first-mask-along": "first-mask that commits the first mask with confident positions "
     "if its distribution stands still.",
     "first-mask-always": "first-mask that commits the first mask in every step: the fewest forwards.",

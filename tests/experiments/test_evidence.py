@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import shutil
 from dataclasses import asdict, replace
-from itertools import count
+from itertools import count, product
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
+from hypothesis import assume, given
+from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from tests.experiments.conftest import outcome
@@ -19,9 +21,10 @@ from unmask.cli.app import app
 from unmask.evals.agreement import Agreement
 from unmask.experiments import evidence, stats
 from unmask.experiments.evidence import METHODS, declare, make_experiment
-from unmask.experiments.evidence_report import Judged, build
+from unmask.experiments.evidence_report import build
 from unmask.experiments.frontier_study import Method
 from unmask.experiments.grid import Cells
+from unmask.experiments.judged import Judged
 from unmask.experiments.lab import Lab, LabSettings, Missing
 from unmask.experiments.ranking import agreement, spearman
 from unmask.experiments.report import Report, corrected, write
@@ -138,6 +141,13 @@ def test_a_claim_is_decided_alone_but_not_among_many():
     assert stats.p_value(Estimate(1.0, -stats.inf, stats.inf)) == 1.0
 
 
+@given(value=st.floats(-5, 5), down=st.floats(0.01, 9), up=st.floats(0.01, 9), bar=st.floats(-5, 5))
+def test_a_p_value_is_small_just_when_the_interval_leaves_the_bar_out(value, down, up, bar):
+    low, high = value - down, value + up
+    assume(min(abs(low - bar), abs(high - bar)) > 1e-6)
+    assert (stats.p_value(Estimate(value, low, high), bar) < 0.05) == (not low <= bar <= high)
+
+
 def places(pairs: list[tuple[float, float]]) -> stats.Curve:
     pace, right = (torch.tensor(column, dtype=torch.float64) for column in zip(*pairs, strict=True))
     return stats.Curve(pace, right, pace[:, None], right[:, None])
@@ -164,6 +174,9 @@ def test_ranks_agree_from_minus_one_to_one():
     assert agreement([([low, middle, high], [high, middle, low])]).value == -1
     fixed = [(float(place), torch.full((3,), float(place))) for place in range(3)]
     assert agreement([([low, middle, high], fixed)]).low < 1
+    tied = [(0.0, draws * 0), (0.0, draws * 0), (1.0, draws * 0 + 1)]
+    assert agreement([(tied, tied)]) == Estimate(1, 1, 1)  # equal values are no disagreement
+    assert agreement([(tied[:2], tied[1:])]).value == 0
     rising, p = spearman(list(range(8)), [x * x for x in range(8)])
     assert rising == pytest.approx(1)
     assert p < 0.01
@@ -210,6 +223,33 @@ def test_a_cheaper_and_better_rival_takes_the_sampler_from_the_frontier():
     assert [found[statement] for found in (lost, kept, close)] == ["does not hold", "holds", "undecided"]
     assert lost["llada: Base is more accurate than First mask on mini-sudoku"] == "holds"
     assert "llada: Base is more accurate than First mask on mini-sudoku" not in kept
+
+
+@pytest.mark.parametrize("missing", ["First mask", "Base", "LESS", "LESS, confidence only"])
+@pytest.mark.parametrize("place", [0, 3])
+def test_a_sampler_that_is_missing_on_a_model_leaves_the_report_whole(missing, place):
+    study = tuple(replace(method, changes={}) for method in SMALL)
+    judged = []
+    for number, (family, size) in enumerate(product(("llada", "dream"), ("4m", "15m"))):
+        labels = [
+            label for method in study for label in method.swept if (number, method.label) != (place, missing)
+        ]
+        cells = {
+            label: {"mini-sudoku": outcome([True, False] * 30, 8), "mini-mmlu": outcome([True] * 60, 8)}
+            for label in labels
+        }
+        judged.append(Judged(trained(family, size, 1), Cells("m", cells), study, []))
+    report = whole_report(judged)
+    for picture in report.pictures:
+        picture.draw()
+    found = {finding.statement: finding for finding in report.findings}
+    name = judged[place].name
+    statement = f"{name}: no sampler of at most its forwards is more accurate than First mask"
+    if missing == "First mask":
+        assert statement not in found
+    else:
+        assert found[statement].verdict == "undecided"
+        assert "2 of 3 rivals ran" in found[statement].numbers
 
 
 def test_the_main_table_has_a_row_for_every_task_and_their_mean():
@@ -284,8 +324,8 @@ def test_a_grid_that_is_not_there_is_refused(tmp_path):
 
 
 def test_models_that_solve_nothing_have_no_ranking_to_compare():
-    assert "llada: samplers rank alike in other seeds of 4m" not in report_of(made_up(0.0, 0.0))
-    assert report_of(made_up(0.9, 0.5))["llada: samplers rank alike in other seeds of 4m"] == "holds"
+    assert "llada: 2 samplers rank alike in other seeds of 4m" not in report_of(made_up(0.0, 0.0))
+    assert report_of(made_up(0.9, 0.5))["llada: 2 samplers rank alike in other seeds of 4m"] == "holds"
 
 
 @pytest.mark.slow

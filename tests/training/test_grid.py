@@ -169,6 +169,25 @@ def test_a_start_must_be_a_size_of_the_grid_with_one_seed(grid_file):
         with_a_start(grid_file, start="third")
 
 
+def test_a_start_must_have_every_family_that_needs_it():
+    grid = read_grid(find_grid("evidence"))
+    [first] = [size for size in grid.sizes if size.name == "first"]
+    others = [size for size in grid.sizes if size is not first]
+    with raises_field("start", "first"):
+        replace(grid, sizes=(replace(first, families=("llada",)), *others))
+    with raises_field("name", "shipped"):
+        replace(grid, sizes=(replace(first, name="shipped"),))
+
+
+def test_a_size_that_others_start_from_is_no_model_of_the_grid_even_if_it_is_trained_alone(
+    grid_file, tmp_path
+):
+    grid, out = with_a_start(grid_file), tmp_path / "out"
+    [first] = train_grid(grid.only(["first"]), out, device="cpu")
+    assert (out / first.name).is_dir()
+    assert read_summary(out) == []
+
+
 def test_a_hash_follows_that_of_the_start(grid_file):
     before = {one.size: one.digest for one in members(with_a_start(grid_file))}
     table = json.loads(grid_file.read_text())

@@ -18,8 +18,8 @@ HEAD = """\
 `unmask reproduce` builds this page from stored records; the same records give the same page. Intervals are
 95 %: Wilson's for accuracies, Agresti and Min's for paired differences of accuracies (both combined over
 tasks by adding squares), bootstrap over samples for other numbers. A finding "holds" or "does not hold" only
-if its whole interval lies on one side; otherwise it is undecided. With this many intervals, some miss the
-true value by chance.
+if its whole interval lies on one side and, where a Holm p stands beside it, that p is below 0.05; otherwise
+it is undecided. With this many intervals, some miss the true value by chance.
 """
 READING = "reading.md"  # in the output folder, written by people
 

@@ -27,10 +27,14 @@ def agreement(pairs: Sequence[tuple[Sequence[Area], Sequence[Area]]]) -> Estimat
 
 
 def kendall(first: Tensor, second: Tensor) -> Tensor:
-    """Return the share of pairs in the same order minus the share in the opposite one, [M, D] -> [D]."""
+    """Return tau-b of two rankings: equal values are no disagreement, [M, D] -> [D].
+
+    It is 0 where either ranks nothing.
+    """
     lower, upper = torch.tensor(list(combinations(range(len(first)), 2))).reshape(-1, 2).T
-    signs = [(one[lower] - one[upper]).sign() for one in (first, second)]
-    return (signs[0] * signs[1]).double().mean(0)
+    a, b = ((one[lower] - one[upper]).sign().double() for one in (first, second))
+    ranked = (a.abs().sum(0) * b.abs().sum(0)).sqrt()
+    return torch.where(ranked > 0, (a * b).sum(0) / ranked.clamp(min=1), 0.0)
 
 
 def spearman(first: Sequence[float], second: Sequence[float]) -> tuple[float, float]:

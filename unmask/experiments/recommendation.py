@@ -2,13 +2,14 @@
 
 A sampler is beaten on a model if another one, tuned in the same way, is more accurate with at most its
 forwards. Of the samplers that are beaten on the fewest models, the rule recommends the one with the largest
-mean AUP. Only models on which every sampler ran count. A recommendation in place stays while the lead of the
-first one may be chance.
+mean AUP. If the recommendation in place is beaten as rarely, it stays unless the lead in mean AUP is sure.
+Only the models on which most samplers ran count.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import permutations
 from statistics import fmean
 from typing import TYPE_CHECKING
@@ -19,16 +20,24 @@ from unmask.experiments import stats
 from unmask.experiments.report import Table, corrected
 
 if TYPE_CHECKING:
-    from unmask.experiments.evidence_report import Judged
+    from unmask.experiments.judged import Judged
 
 
-def recommend(judged: Sequence[Judged], present: str) -> tuple[Table, str]:
-    """Return every sampler in the order of the rule, and in words the one that it recommends.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advice:
+    """What the rule says: its order of the samplers, and the one that it recommends."""
 
-    `present` is the recommendation in place.
-    """
-    most = max(len(one.tuned) for one in judged)
-    judged = [one for one in judged if len(one.tuned) == most]
+    sampler: str
+    ranked: Sequence[str]
+    areas: Mapping[str, float]  # mean AUP
+    table: Table
+    words: str
+
+
+def recommend(judged: Sequence[Judged], present: str) -> Advice:
+    """Apply the rule; `present` is the recommendation in place."""
+    most = max((set(one.tuned) for one in judged), key=len)
+    judged = [one for one in judged if set(one.tuned) == most]
     beaten = _beaten(judged)
     areas = {sampler: fmean(one.areas[sampler][0] for one in judged) for sampler in beaten}
     ranked = sorted(beaten, key=lambda sampler: (len(beaten[sampler]), -areas[sampler]))
@@ -55,8 +64,10 @@ def recommend(judged: Sequence[Judged], present: str) -> tuple[Table, str]:
         stays = lead.low <= 0
         words += f" Its lead over {present} in mean AUP is {lead.shown(2, sign=True)}."
         words += " That may be chance, so the recommendation in place stays." if stays else ""
-    words += f" The rule recommends {present if stays else first}."
-    return Table("evidence-rule", "The samplers in the order of the rule", header, tuple(rows)), words
+    chosen = present if stays else first
+    words += f" The rule recommends {chosen}."
+    table = Table("evidence-rule", "The samplers in the order of the rule", header, tuple(rows))
+    return Advice(sampler=chosen, ranked=ranked, areas=areas, table=table, words=words)
 
 
 def _mean_area(judged: Sequence[Judged], sampler: str) -> stats.Area:

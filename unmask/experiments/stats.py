@@ -204,12 +204,17 @@ def ratio(first: Sequence[float], second: Sequence[float]) -> Estimate:
 
 
 def p_value(estimate: Estimate, bar: float = 0.0) -> float:
-    """Return the two-sided p-value of an estimate against a bar, from its interval as a normal one."""
+    """Return the two-sided p-value of an estimate against a bar.
+
+    It takes the side of the interval that faces the bar as that of a normal distribution. So p is below 0.05
+    just when a 95 % interval leaves the bar out.
+    """
     if isinf(estimate.low):
         return 1.0
-    error = (estimate.high - estimate.low) / (2 * NormalDist().inv_cdf((1 + CONFIDENCE) / 2))
-    if error == 0:
+    side = estimate.value - estimate.low if estimate.value > bar else estimate.high - estimate.value
+    if side <= 0:
         return float(estimate.value == bar)
+    error = side / NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
     return 2 * (1 - NormalDist().cdf(abs(estimate.value - bar) / error))
 
 

@@ -98,20 +98,36 @@ class Grid:
         at_least("jobs", self.jobs, 1)
         for family in (family for size in self.sizes for family in size.families):
             one_of("families", family, list(self.recipes))
-        firsts = [
-            size.name for size in self.sizes if len(size.seeds) == 1 and size.start in (None, SHIPPED_ONE)
-        ]
+        if any(size.name == SHIPPED_ONE for size in self.sizes):
+            raise FieldError("name", SHIPPED_ONE, "must not name a size: it stands for the shipped models")
+        firsts = {
+            size.name: self.families(size)
+            for size in self.sizes
+            if len(size.seeds) <= 1 and size.start in (None, SHIPPED_ONE)
+        }
         for size in self.sizes:
-            if size.start is not None:
-                one_of("start", size.start, [SHIPPED_ONE, *firsts])
+            if size.start is None:
+                continue
+            one_of("start", size.start, [SHIPPED_ONE, *firsts])
+            missing = set(self.families(size)) - set(firsts.get(size.start, self.families(size)))
+            if missing:
+                problem = f"must have the families of {size.name}, and has no {', '.join(sorted(missing))}"
+                raise FieldError("start", size.start, problem)
 
     def only(self, names: Sequence[str]) -> Grid:
-        """Return the grid with some of its sizes, and those that they start from."""
+        """Return the grid with models of some of its sizes, and of those that they start from."""
         known = {size.name: size for size in self.sizes}
         for name in names:
             one_of("size", name, list(known))
         kept = {*names, *(known[name].start for name in names)}
-        return replace(self, sizes=tuple(size for size in self.sizes if size.name in kept))
+        return replace(
+            self, sizes=tuple(size if size.name in kept else replace(size, seeds=()) for size in self.sizes)
+        )
+
+    @property
+    def starts(self) -> set[str]:
+        """The names of sizes that others start from."""
+        return {size.start for size in self.sizes if size.start is not None}
 
     @property
     def stages(self) -> list[list[Size]]:
@@ -296,14 +312,14 @@ def train_grid(grid: Grid, out: Path, *, device: str = "auto", watch: Watch = pr
                     failed += [member.name] if process.returncode else []
                     ended = f"failed, see logs/{member.name}.txt" if process.returncode else "done"
                     watch(f"{member.name}: {ended} after {monotonic() - began:.0f} s")
-                    write_summary(everyone, out)
+                    write_summary([one for one in everyone if one.size not in grid.starts], out)
             sleep(POLL)
     finally:
         for _, process, _ in running:
             process.send_signal(signal.SIGINT)  # it then ends its own processes
         for _, process, _ in running:
             process.wait()
-    write_summary(everyone, out)
+    write_summary([one for one in everyone if one.size not in grid.starts], out)
     if failed:
         raise ValueError(f"{len(failed)} trainings failed: {', '.join(failed)}; the same command tries again")
     return everyone
@@ -348,14 +364,10 @@ class Trained:
 
 
 def write_summary(everyone: Sequence[Member], out: Path) -> None:
-    """Write a line about every finished model; keep the lines about other models of the folder.
-
-    Models that others start from have none.
-    """
+    """Write a line about every finished model; keep the lines about other models of the folder."""
     out.mkdir(parents=True, exist_ok=True)
-    names, starts = {member.name for member in everyone}, {member.start for member in everyone}
-    finished = [member for member in everyone if member.state(out) == "done" and member.name not in starts]
-    lines = [asdict(_trained(member, out)) for member in finished]
+    names = {member.name for member in everyone}
+    lines = [asdict(_trained(member, out)) for member in everyone if member.state(out) == "done"]
     if (out / FILE).is_file():
         lines += [
             asdict(one)
