@@ -7,7 +7,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from benchmarks import padding, server_gpu, server_loads, server_queue, serving_batching
+from benchmarks import padding, server_blocks, server_gpu, server_loads, server_queue, serving_batching
 from benchmarks.server import NumberTokenizer, app
 from unmask.models import load
 
@@ -113,3 +113,16 @@ def test_the_simulated_device_answers_all_clients(how, monkeypatch):
 def test_a_pause_begins_when_all_work_is_done():
     busy = [(0.0, 2.0), (1.0, 5.0), (3.0, 4.0), (6.0, 7.0), (7.0, 9.0)]
     assert list(server_loads.pauses(busy)) == [(5.0, 1.0), (7.0, 0.0)]
+
+
+@pytest.mark.parametrize("family", server_blocks.FAMILIES)
+def test_block_models_are_served_plain_and_compiled(tmp_path, family):
+    file, sizes = tmp_path / "blocks.json", ["--rows", "1,3", "--rounds", "1", "--new-tokens", "12"]
+    options = ["--family", family, "--small", "--longest", "40", *sizes, "--out", str(file)]
+    result = CliRunner().invoke(server_blocks.app, options)
+    assert result.exit_code == 0, result.output
+    content = json.loads(file.read_text())
+    assert list(content["runs"]) == ["plain, 1", "plain, 3", "compiled, 1", "compiled, 3"]
+    for run in content["runs"].values():
+        assert min(run.values()) > 0
+        assert run["step_ms_p50"] <= run["step_ms_p95"]

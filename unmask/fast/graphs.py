@@ -64,7 +64,7 @@ class GraphRunner:
         if isinstance(cache, SideBySide):
             caches = [each for each, _ in cache.parts]
             # not with guidance, which runs two rows of each cache
-            if len(tokens) == len(caches) and all(self.shares(each, columns) for each in caches):
+            if len(tokens) == len(caches) and all(is_short(each, columns) for each in caches):
                 return self._run_pooled(tokens, attend, columns, cache)
         else:
             caches = [cache] if isinstance(cache, AppendCache) else []
@@ -74,10 +74,6 @@ class GraphRunner:
             with self.model.uncompiled():
                 return self.model.run_layers(tokens, attend, columns, cache)
         return self._begin(tokens, attend, columns, cache)()
-
-    def shares(self, cache: AppendCache, columns: slice) -> bool:
-        """Whether rows of any length share captured forwards of so many columns, with caches like this."""
-        return is_short(cache, columns)
 
     def _run_pooled(self, tokens: Tensor, attend: Tensor | None, columns: slice, cache: SideBySide) -> Sum:
         """Run all layers on the same columns of rows that have keys and values in the pool."""
@@ -249,7 +245,7 @@ def allow_shapes() -> None:
 
 
 def captures(cache: Cache | None, grid: BlockGrid | None, columns: slice) -> bool:
-    """Whether a forward of some columns with this cache is captured; see also `GraphRunner.shares`.
+    """Whether a forward of some columns with this cache is captured; of several requests, see `run`.
 
     Keys and values of rows with guesses lie in several places: such forwards run as plain ones.
     """

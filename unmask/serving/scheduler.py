@@ -25,7 +25,7 @@ from unmask.serving.shapes import round_length, split_rows
 from unmask.types import Cache, Decision, MaskedLM, Prediction
 
 MIN_LENGTH = 0.75  # of the longest row of a forward, to which all are padded
-FAR = 1023  # columns that a row of a captured forward may see beside shorter ones; beyond, like sees like
+FAR = 1023  # columns that a row with an exact cache may see beside shorter ones; beyond, like joins like
 
 
 def forward_groups(
@@ -33,10 +33,9 @@ def forward_groups(
 ) -> list[list[RunningRequest]]:
     """Group requests that are worth one forward.
 
-    Rows are of like length, as all are padded to the longest. Rows with a cache are of equal length and run
-    the same columns. With an exact cache they run equally many, and a compiled model has the rest at hand.
-    Guided rows, which run twice, share a forward with each other. Every request is in a group, so none waits
-    for another.
+    Rows are of like length, as all are padded to the longest. Rows with a block cache are of equal length and
+    run the same columns; with an exact cache they run equally many, whatever their length. Guided rows, which
+    run twice, share a forward with each other. Every request is in a group, so none waits for another.
     """
     if alone:
         return [[request] for request in requests]
@@ -45,15 +44,16 @@ def forward_groups(
         kinds.setdefault(_kind(model, request), []).append(request)
     groups: list[list[RunningRequest]] = []
     for kind in kinds.values():
-        length = _compiled_length(model, kind[0])
-        if length is None and _shares_graph(model, kind[0]):
-            columns = _running(model, kind[0])
-            length = columns.stop - columns.start
+        first, exact = kind[0], isinstance(kind[0].cache, AppendCache)
+        running = _running(model, first)
+        length = running.stop - running.start if exact else _compiled_length(model, first)
         if length is None:
             groups += _of_like_length(kind)
+        elif getattr(model, "runner", None) is None:
+            groups.append(kind)
         else:
             rows = iter(kind)
-            sizes = split_rows(len(kind), length * kind[0].request.num_rows)
+            sizes = split_rows(len(kind), length * first.request.num_rows)
             groups += [list(islice(rows, size)) for size in sizes]
     return groups
 
@@ -89,9 +89,8 @@ def _kind(model: MaskedLM, request: RunningRequest) -> object:
     need, columns = _needed(model, request), _running(model, request)
     if isinstance(cache, AppendCache):  # rows end with their block, so that all end in the same column
         place = columns.stop - columns.start, columns.stop - need.start, columns.stop - need.stop
-        # one that sees far more columns would let all others gather as many
-        far = max(request.length, FAR).bit_length() if _shares_graph(model, request) else None
-        return guided, *place, far
+        # a row that sees far more columns would let all others gather as many
+        return guided, *place, max(request.length, FAR).bit_length()
     state = request.request.length, cache.state
     return guided, *state, columns.start, columns.stop, need.start, need.stop
 
@@ -104,17 +103,9 @@ def _needed(model: MaskedLM, request: RunningRequest) -> slice:
 
 def _running(model: MaskedLM, request: RunningRequest) -> slice:
     """Return the columns that its next forward runs."""
-    assert request.cache is not None
+    if request.cache is None:
+        return slice(0, request.length)
     return request.cache.columns(_needed(model, request), request.request.length)
-
-
-def _shares_graph(model: MaskedLM, request: RunningRequest) -> bool:
-    """Whether its next forward is captured for rows of any length."""
-    runner, cache = getattr(model, "runner", None), request.cache
-    if runner is None or not isinstance(cache, AppendCache) or request.run.guidance:
-        return False
-    shares: bool = runner.shares(cache, _running(model, request))
-    return shares
 
 
 def padded_length(model: MaskedLM, group: Sequence[RunningRequest], *, alone: bool) -> int:
