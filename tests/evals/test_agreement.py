@@ -70,3 +70,6 @@ def test_the_command_writes_a_preset_that_other_commands_take(tmp_path):
     assert preset["sampler"] == "first-mask"
     assert "without labels" in preset["about"]
     assert find_sampler(str(out)).min_confidence == preset["fields"]["min_confidence"]
+    done = CliRunner().invoke(app, [*arguments, "--out", str(tmp_path / "preset")])
+    assert done.exit_code != 0
+    assert "must end in .json" in done.output

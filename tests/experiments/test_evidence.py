@@ -310,7 +310,7 @@ def test_samplers_that_lack_records_are_left_out_of_a_model(grid, tmp_path):
         ("llada-4m-1", "First mask"),
         ("llada-15m-1", "First mask"),
     ]
-    with pytest.raises(Missing):
+    with pytest.raises(Missing, match="--limit"):
         make_experiment(SMALL[:1]).make(Lab(replace(settings, records_only=True)))
 
 
@@ -318,7 +318,19 @@ def test_a_lead_that_may_be_chance_leaves_the_recommendation_in_place():
     assert "stays. The rule recommends First mask" in report_of(made_up(0.90, 0.905, forwards=10))["rule"]
 
 
+def test_a_grid_without_weights_says_how_to_use_its_records(grid, tmp_path):
+    for folder in grid.iterdir():
+        if folder.is_dir():
+            shutil.rmtree(folder)
+    settings = LabSettings(models=(), out=tmp_path, tasks=("mini-recall",), limit=2, device="cpu", grid=grid)
+    with pytest.raises(Missing, match="--records-only"):
+        make_experiment(SMALL[3:]).make(Lab(settings))
+
+
 def test_a_grid_that_is_not_there_is_refused(tmp_path):
+    with raises_field("grid", str(tmp_path)):
+        _ = Lab(LabSettings(models=(), out=tmp_path, grid=tmp_path)).models
+    (tmp_path / FILE).write_text("[]")
     with raises_field("grid", str(tmp_path)):
         _ = Lab(LabSettings(models=(), out=tmp_path, grid=tmp_path)).models
 

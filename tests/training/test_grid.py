@@ -9,6 +9,7 @@ import signal
 import threading
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from tests.raises import raises_field
 from tests.training.toy import write_recipe
 from unmask import load
 from unmask.cli.app import app
+from unmask.errors import FieldError
 from unmask.models.checkpoint import hub
 from unmask.models.checkpoint.hub import find_folder
 from unmask.training.grid import (
@@ -114,6 +116,24 @@ def test_the_command_prints_the_plan_and_trains_nothing(grid_file, tmp_path):
     assert "2 of 2 models" in done.output
     assert not (tmp_path / "out").exists()
     assert CliRunner().invoke(app, ["train", "--out", str(tmp_path / "out")]).exit_code != 0
+
+
+def test_a_plan_needs_no_folder_and_a_training_does(grid_file, tmp_path):
+    call = partial(CliRunner().invoke, app)
+    done = call(["train", "--grid", str(grid_file), "--device", "cpu", "--dry-run"])
+    assert done.exit_code == 0, done.output
+    assert "2 at a time" in done.output
+    assert "hardly learn" in done.output
+    assert "out must be given" in call(["train", "--grid", str(grid_file)]).output
+    done = call(["train", "--grid", str(grid_file), "--out", str(grid_file), "--dry-run"])
+    assert "must be a folder" in done.output
+
+
+@pytest.mark.parametrize("text", ["{bad", '{"models": 3}', "[3]", '[{"name": "x"}]'])
+def test_a_broken_summary_names_the_file(tmp_path, text):
+    (tmp_path / "grid.json").write_text(text)
+    with pytest.raises(FieldError, match=r"grid\.json"):
+        read_summary(tmp_path)
 
 
 def test_a_size_can_be_trained_alone_with_the_one_that_it_starts_from():

@@ -74,6 +74,10 @@ def calibrate(model: Model, options: CalibrateOptions) -> None:
     from unmask.samplers.presets import write_preset
     from unmask.text.config import GenerationConfig
 
+    name = model.rstrip("/").rpartition("/")[2].partition("@")[0]
+    path = options.out or Path(f"first-mask-{name}.json")
+    if path.suffix != ".json":
+        raise FieldError("out", str(path), "must end in .json", f"write {path}.json")
     loaded = load_model(
         ModelOptions(model=model, device=options.device, dtype=options.dtype, compile=options.compile)
     )
@@ -87,9 +91,7 @@ def calibrate(model: Model, options: CalibrateOptions) -> None:
     chosen = choose(found, options.max_changed)
     for one in found:
         typer.echo(_line(one, chosen))
-    name = model.rstrip("/").rpartition("/")[2].partition("@")[0]
     made = preset(chosen, name, options.max_changed)
-    path = options.out or Path(f"first-mask-{name}.json")
     write_preset(path, made)
     if chosen.rate > options.max_changed:
         typer.secho("no bar meets the bound; this is the highest", fg=typer.colors.YELLOW, err=True)

@@ -28,7 +28,12 @@ GridName = Annotated[
     ),
 ]
 Out = Annotated[
-    Path, typer.Option("--out", help="Folder for the weights, the tokenizer and the log, or for the grid.")
+    Path | None,
+    typer.Option(
+        "--out",
+        show_default="none; needed without --dry-run",
+        help="Folder for the weights, the tokenizer and the log, or for the grid.",
+    ),
 ]
 Device = Annotated[
     str, typer.Option("--device", help="auto, cpu, cuda or cuda:N.", autocompletion=complete.devices)
@@ -50,7 +55,7 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="With --grid: only print
 
 
 def train(
-    out: Out,
+    out: Out = None,
     recipe: Recipe = None,
     grid: GridName = None,
     device: Device = "auto",
@@ -62,6 +67,10 @@ def train(
     """Train a model, or fine-tune one on prompt/answer pairs, from a recipe; or train a grid of models."""
     if (recipe is None) == (grid is None):
         raise FieldError("recipe", recipe, "must be given, or a grid instead", "name a recipe, or use --grid")
+    if out is None and not (grid is not None and dry_run):
+        raise FieldError("out", None, "must be given", "name a folder with --out")
+    if out is not None and out.exists() and not out.is_dir():
+        raise FieldError("out", str(out), "must be a folder, not a file")
     if grid is not None:
         _train_grid(grid, out, device, minutes, size, dry_run=dry_run)
         return
@@ -70,6 +79,7 @@ def train(
     from unmask.training.trainer import train as run
 
     assert recipe is not None
+    assert out is not None
     with show_progress() as watch:
         run(find_recipe(recipe), out, device=device, resume=resume, watch=watch)
     typer.echo(str(out))
@@ -77,7 +87,7 @@ def train(
 
 def _train_grid(
     name: str,
-    out: Path,
+    out: Path | None,
     device: str,
     minutes: float | None,
     sizes: list[str] | None,
@@ -85,19 +95,25 @@ def _train_grid(
     dry_run: bool,
 ) -> None:
     """Print the plan of a grid, and train what is missing."""
+    from unmask.models.checkpoint.load import pick_device
     from unmask.training.grid import estimate, find_grid, members, read_grid, train_grid
 
     grid = read_grid(find_grid(name))
     grid = grid if sizes is None else grid.only(sizes)
     grid = grid if minutes is None else grid.within(minutes)
     everyone = members(grid)
+    states = {one.name: "new" if out is None else one.state(out) for one in everyone}
     for one in everyone:
         millions = one.parameters / 1e6
-        typer.echo(f"{one.name}: {millions:.1f} M parameters, {one.seconds:.0f} s, {one.state(out)}")
-    missing = [one for one in everyone if one.state(out) != "done"]
-    seconds = estimate(missing, grid.jobs)
-    total = f"{len(missing)} of {len(everyone)} models to train, {grid.jobs} at a time"
+        typer.echo(f"{one.name}: {millions:.1f} M parameters, {one.seconds:.0f} s, {states[one.name]}")
+    missing = [one for one in everyone if states[one.name] != "done"]
+    seconds, jobs = estimate(missing, grid.jobs), min(grid.jobs, len(missing))
+    total = f"{len(missing)} of {len(everyone)} models to train, {jobs} at a time"
     typer.echo(f"estimate: about {seconds / 60:.1f} minutes for {total}")
+    if missing and pick_device(device).type == "cpu":
+        words = "a CPU does few steps in these times, so the models will hardly learn; --minutes gives more"
+        typer.secho(words, fg=typer.colors.YELLOW, err=True)
     if not dry_run:
+        assert out is not None
         train_grid(grid, out, device=device, watch=typer.echo)
         typer.echo(str(out))

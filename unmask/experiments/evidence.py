@@ -61,7 +61,8 @@ def declare(lab: Lab, study: Sequence[Method] = METHODS) -> dict[RunKey, Run]:
             if not (lab.settings.records_only and lab.missing(runs.values())):
                 found |= runs
     if not found:
-        raise Missing(f"{lab.settings.out} has no complete sampler of any model")
+        out = lab.settings.out
+        raise Missing(f"{out} has no sampler with all its records; name the --limit and --tasks of its runs")
     return found
 
 

@@ -10,6 +10,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
+from unmask.errors import FieldError
 from unmask.evals import get_task
 from unmask.evals.batches import EncodedSample, EvalBatch, encode
 from unmask.evals.decode import Decoded, decode_batch
@@ -117,7 +118,14 @@ class Lab:
     def grid(self) -> dict[str, Trained]:
         """The models of the grid by name; empty without one."""
         folder = self.settings.grid
-        return {} if folder is None else {one.name: one for one in read_summary(folder)}
+        if folder is None:
+            return {}
+        trained = read_summary(folder)
+        if not trained:
+            raise FieldError(
+                "grid", str(folder), "holds no finished model", "train one with `unmask train --grid`"
+            )
+        return {one.name: one for one in trained}
 
     @property
     def _mini(self) -> list[str]:
@@ -310,7 +318,14 @@ class Lab:
 
     def _path(self, name: str) -> str:
         """Return the folder of a model of the grid, or the name of another."""
-        return str(self.settings.grid / name) if self.settings.grid and name in self.grid else name
+        if not self.settings.grid or name not in self.grid:
+            return name
+        folder = self.settings.grid / name
+        if not folder.is_dir():
+            raise Missing(
+                f"{self.settings.grid} has no weights of {name}; add --records-only to use its records"
+            )
+        return str(folder)
 
     def _check(self, model: str, fingerprint: str, key: Sequence[str]) -> None:
         """Raise if a record is of other weights than the model has now."""

@@ -396,9 +396,13 @@ def _trained(member: Member, out: Path) -> Trained:
 
 def read_summary(folder: Path) -> list[Trained]:
     """Read the lines about the finished models of a grid."""
+    path, remedy = folder / FILE, "train one with `unmask train --grid`"
     try:
-        lines = json.loads((folder / FILE).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        remedy = "train one with `unmask train --grid`"
+        lines = json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
         raise FieldError("grid", str(folder), f"must be a folder with {FILE}", remedy) from None
-    return [parse(Trained, line, FILE) for line in lines]
+    except (ValueError, RecursionError) as error:
+        raise FieldError("grid", str(path), f"is not valid JSON ({error})", remedy) from error
+    if not isinstance(lines, list) or not all(isinstance(line, dict) for line in lines):
+        raise FieldError("grid", str(path), "must hold a list with an object for each model", remedy)
+    return [parse(Trained, line, f"{path}, model {number}") for number, line in enumerate(lines, start=1)]
