@@ -219,6 +219,11 @@ def test_a_sampler_may_be_a_name() -> None:
         generate(model, "p", "treshold")
 
 
+def test_a_field_of_the_sampler_among_the_settings_is_told_from_a_wrong_name() -> None:
+    with raises_field("max_jsd", 0.1, "make_sampler('less', max_jsd=0.1)"):
+        generate(saying("ab"), "x", "less", max_jsd=0.1)
+
+
 def test_settings_are_keywords_that_win_over_the_config() -> None:
     model = saying("x", ends=False)
     config = GenerationConfig(max_new_tokens=6, steps=6)

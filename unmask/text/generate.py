@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from time import perf_counter
 from typing import Any, overload
 
@@ -236,6 +236,12 @@ def choose(
     """Return the sampler of a name, and the config with some settings changed."""
     chosen = as_sampler(sampler)
     check_settings(chosen, config)
+    own = {item.name for item in fields(chosen)} if is_dataclass(chosen) else set()
+    for name in settings:
+        if name in own and not hasattr(config, name):
+            name_of = repr(sampler) if isinstance(sampler, str) else "NAME"
+            remedy = f"use unmask.make_sampler({name_of}, {name}={settings[name]!r})"
+            raise FieldError(name, settings[name], "is a field of the sampler, not of the generation", remedy)
     return chosen, config.changed(settings)
 
 
