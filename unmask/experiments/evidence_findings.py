@@ -25,6 +25,7 @@ from unmask.experiments.report import ALPHA, Finding, Verdict, corrected
 RIVALS_BY_TASK = (BASE, END_RULE, "First mask, accurate")  # they write in another order, the last one nearly
 KEPT = 1.0  # points; less is no loss
 SAME_RANKING = 0.6  # Kendall's tau
+FEWEST_RANKED = 5  # samplers; the order of fewer says little
 
 
 def on_the_frontier(judged: Sequence[Judged]) -> list[Finding]:
@@ -149,8 +150,8 @@ def rankings(judged: Sequence[Judged]) -> list[Finding]:
             both = combinations(sizes[small], 2) if small == large else product(sizes[small], sizes[large])
             pairs = [_shared_areas(first, second) for first, second in both]
             where = f"other seeds of {small}" if small == large else f"{small} and {large}"
-            if pairs:
-                count = min(len(first) for first, _ in pairs)
+            count = min((len(first) for first, _ in pairs), default=0)
+            if count >= FEWEST_RANKED:
                 claims.append((f"{family}: {count} samplers rank alike in {where}", agreement(pairs)))
     return corrected(claims, SAME_RANKING, unit="Kendall's tau")
 

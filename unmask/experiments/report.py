@@ -14,6 +14,7 @@ from unmask.experiments.stats import Estimate, holm, p_value
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Drawing
 
+TINY = 1e-9  # smaller p-values say nothing more
 ALPHA = 0.05  # the chance of one wrong decision in a family of corrected claims
 Verdict = Literal["holds", "does not hold", "undecided"]
 
@@ -103,7 +104,8 @@ def corrected(
         sure = p < ALPHA
         verdict: Verdict = "undecided" if not sure else "holds" if estimate.value > bar else "does not hold"
         limit = f", bar {bar:g}" if bar else ""
-        numbers = f"{estimate.shown(digits, sign=bar == 0)} {unit}{limit}, Holm p = {p:.2g}"
+        chance = f"= {p:.2g}" if p >= TINY else f"< {TINY:g}"
+        numbers = f"{estimate.shown(digits, sign=bar == 0)} {unit}{limit}, Holm p {chance}"
         found.append(Finding(statement, verdict, numbers))
     return found
 
