@@ -92,10 +92,8 @@ class KVPool:
         `parts` are the rows and their lengths. All end in the same column of the batch; a column before or
         behind its row is blank. A row that is there twice, to fill a batch, writes into the spare page.
         """
-        numbers, lengths = (
-            [tenant.number for tenant, _ in parts],
-            torch.tensor([length for _, length in parts]),
-        )
+        numbers = [tenant.number for tenant, _ in parts]
+        lengths = torch.tensor([length for _, length in parts])
         longest, most = int(lengths.max()), max(len(tenant.pages) for tenant, _ in parts)
         pages = torch.tensor([tenant.pages + [0] * (most - len(tenant.pages)) for tenant, _ in parts])
         own = torch.arange(seen) - (longest - lengths)[:, None]  # the row's own number of a column
