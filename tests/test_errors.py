@@ -245,13 +245,13 @@ def test_every_preset_refuses_a_bad_change(name):
 @pytest.mark.parametrize(
     ("wrong", "right"), [("les", "less"), ("klas", "klass"), ("treshold", "threshold"), ("Less", "less")]
 )
-def test_an_unknown_sampler_is_answered_with_the_nearest_name_and_all_names(wrong, right):
-    with raises_field("sampler", wrong, f"did you mean {right!r}?", *SAMPLERS):
+def test_an_unknown_sampler_is_answered_with_the_nearest_name(wrong, right):
+    with raises_field("sampler", wrong, f"did you mean {right!r}?", "`unmask samplers`"):
         make_sampler(wrong)
 
 
-def test_an_unknown_sampler_that_resembles_nothing_gets_the_list_without_a_guess():
-    with raises_field("sampler", "zzz", *SAMPLERS) as caught:
+def test_an_unknown_sampler_that_resembles_nothing_gets_the_command_that_lists_all_and_no_guess():
+    with raises_field("sampler", "zzz", "`unmask samplers`") as caught:
         make_sampler("zzz")
     assert "did you mean" not in str(caught.value)
 

@@ -6,9 +6,11 @@ import json
 import re
 
 import pytest
+from rich.table import Table
 
 from unmask import GenerationConfig, generate, infill, make_sampler
 from unmask.cli.compare import NAMES
+from unmask.cli.output import print_table
 from unmask.cli.picture import END
 from unmask.cli.printable import printable
 from unmask.trace import read_trace, replay
@@ -40,6 +42,12 @@ def test_infill_refuses_a_text_without_a_gap(call, llada):
         result = call("infill", "-m", llada, text)
         assert (result.exit_code, result.stdout) == (2, "")
         assert "[[gap 8]]" in result.stderr
+
+
+def test_infill_shows_a_gap_of_no_token_as_it_was_written(call, llada):
+    result = call("infill", "-m", llada, "a [[gap 0]] b")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "got '[[gap 0]]'" in result.stderr
 
 
 def test_compare_shows_every_sampler_in_order(call, dream):
@@ -177,6 +185,29 @@ def test_trace_sums_up_and_writes_a_page(call, llada, tmp_path):
     assert "patience=2" in result.stdout
     assert "row 1: " in result.stdout
     assert page.read_text(encoding="utf-8").startswith("<!doctype html>")
+
+
+def test_the_table_of_a_trace_fits_80_columns(call, llada, tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    file = tmp_path / "run.jsonl"
+    call("generate", "-m", llada, "hello", "-n", 8, "--trace", file)
+    result = call("trace", file)
+    words = "row steps forwards rule forced leftover revoked steps steps"
+    assert words in [" ".join(line.split()) for line in result.stdout.splitlines()]
+
+
+@pytest.mark.parametrize("columns", [80, 60, 20])
+def test_a_table_too_wide_for_the_terminal_is_folded_and_never_cut(capsys, monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    table = Table("name", "text")
+    table.columns[0].no_wrap = True
+    table.add_row("n" * 30, "0.020/0.072/0.1" * 8)
+    print_table(table)
+    drawn = capsys.readouterr().out
+    assert max(map(len, drawn.splitlines())) <= columns
+    assert drawn.count("n") == 30 + len("n")  # of the header
+    assert drawn.count("/") == 16
+    assert drawn.count("2") == 16
 
 
 def test_trace_says_where_two_runs_part(call, tmp_path):

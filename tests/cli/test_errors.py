@@ -80,6 +80,30 @@ def test_bad_input_ends_in_one_sentence(call, llada, copy, spoil, arguments, wor
     check(result, words)
 
 
+@pytest.mark.parametrize(("name", "guess"), [("lesss", "did you mean 'less'? "), ("", ""), ("zzz", "")])
+def test_an_unknown_sampler_is_answered_with_the_nearest_name_and_the_command_that_lists_all(
+    call, llada, name, guess
+):
+    result = call("generate", "-m", llada, "hello", "-s", name)
+    check(result, f"got {name!r}; {guess}`unmask samplers` lists all")
+    assert "first-mask" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [({"fields": {}}, "sampler is missing"), ({"sampler": "less", "field": {}}, "did you mean 'fields'?")],
+)
+def test_a_preset_file_that_lacks_a_field_or_has_a_wrong_one_is_named_with_it(
+    call, llada, tmp_path, content, words
+):
+    file = tmp_path / "mine.json"
+    file.write_text(json.dumps(content))
+    result = call("generate", "-m", llada, "hello", "-s", file)
+    check(result, words)
+    assert f"{file} is not a preset" in result.stderr
+    assert "__init__" not in result.stderr
+
+
 def test_a_process_ends_with_exit_code_2_and_no_traceback(llada, copy):
     folder = copy(llada)
     truncated(folder)

@@ -172,6 +172,21 @@ def test_a_live_run_can_be_interrupted(open_terminal, dream):
     assert "\x1b[?25h" in terminal.output
 
 
+def test_an_interrupt_of_an_evaluation_clears_its_bar_before_it_says_how_to_resume(
+    open_terminal, llada, tmp_path
+):
+    many = ("--limit", 500, "-n", 64, "--batch-size", 1, "--out", tmp_path)
+    terminal = open_terminal("eval", "mini-gsm8k", "-m", llada, *many)
+    terminal.wait_for(" left")
+    terminal.type(b"\x03")
+    assert terminal.finish() == 130
+    bar, sentence = terminal.output.split("mini-gsm8k was interrupted after ")
+    assert bar.endswith("\x1b[2K")  # clears the line
+    assert sentence.endswith(f"the same command resumes it in {tmp_path / 'mini-gsm8k'}\r\n")
+    assert "━" in bar
+    assert "…" not in bar
+
+
 @pytest.mark.slow
 def test_a_terminal_that_does_not_end_in_time_is_killed(open_terminal, dream):
     terminal = open_terminal("generate", "-m", dream, "hello", "-n", 6000, "-s", "base", "--live")

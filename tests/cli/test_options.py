@@ -174,6 +174,13 @@ def test_the_samplers_command_lists_every_preset_and_field(call):
         assert all(field in fields for field in settings(sampler))
 
 
+def test_the_samplers_command_cuts_no_word_at_80_columns(call, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    result = call("samplers", "base")
+    assert "confidence_eos_eot_inf" in result.stdout
+    assert "…" not in result.stdout
+
+
 def test_the_samplers_command_speaks_json_and_takes_a_name(lines, call):
     [described] = lines("samplers")
     assert list(described) == list(SAMPLERS)

@@ -281,6 +281,18 @@ def test_compare_runs_says_how_the_runs_differ(model, tmp_path):
     check(call("compare-runs", tmp_path / "none", tmp_path / "b"), "none: No such file")
 
 
+def test_compare_runs_names_two_kinds_of_samplers_and_not_all_their_fields(model, tmp_path):
+    task = get_task("mini-gsm8k")
+    for name, sampler, tokens in (("a", make_sampler("base"), 8), ("b", FirstMask(), 6)):
+        config = GenerationConfig(max_new_tokens=tokens)
+        evaluate(model, task, sampler, config, out=tmp_path / name, limit=2)
+    runs = tmp_path / "a", tmp_path / "b"
+    lines = call("compare-runs", *runs).stdout.splitlines()
+    assert [line for line in lines if line.startswith("sampler")] == ["sampler: Base -> FirstMask"]
+    assert "decoding.max_new_tokens: 8 -> 6" in lines
+    assert "sampler.order" in json.loads(call("compare-runs", *runs, "--json").stdout)["configuration"]
+
+
 def test_runs_without_common_samples_or_with_doubles_are_refused():
     with pytest.raises(ValueError, match="share no sample"):
         compare([record("a", True)], [record("b", True)])

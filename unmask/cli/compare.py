@@ -20,7 +20,7 @@ from unmask.cli.options import (
     SamplerOptions,
     read_prompt,
 )
-from unmask.cli.output import print_json
+from unmask.cli.output import print_json, print_table
 from unmask.cli.printable import printable
 from unmask.progress import progress
 
@@ -219,14 +219,13 @@ def _print_json(question: JudgedPrompt, answers: dict[str, Answer], baseline: st
 
 
 def _print(prompt: str, answers: dict[str, Answer], baseline: str) -> None:
-    from rich.console import Console
     from rich.text import Text
 
     table = _table(prompt)
     for name, answer in answers.items():
         compared = "" if name == baseline else f"{_fewer([answers[baseline]], [answer])} forwards"
         table.add_row(_facts(name, answer, compared), Text(printable(answer.generation.text)))
-    Console().print(table)
+    print_table(table)
 
 
 def _saved(all_answers: list[dict[str, Answer]], baseline: str) -> str:

@@ -35,8 +35,8 @@ def compare_runs(first: First, second: Second, show: Show = 0, seed: Seed = 0, j
 
         typer.echo(library.dumps({"configuration": changes, **asdict(comparison)}, allow_nan=False))
         return
-    for name, (a, b) in changes.items():
-        typer.secho(f"{name}: {a!r} -> {b!r}", dim=True)
+    for line in _told(changes):
+        typer.secho(line, dim=True)
     _print(comparison, show)
 
 
@@ -57,6 +57,17 @@ def _changes(first: Path, second: Path) -> dict[str, list[object]]:
             f"{first.parent} is a run of {a}, {second.parent} one of {b}; compare like with like"
         )
     return changes
+
+
+def _told(changes: dict[str, list[object]]) -> list[str]:
+    """Return a line per change; of two kinds of samplers only the kinds, as their fields differ anyway."""
+    kinds = changes.get("sampler.kind")
+    lines = [] if kinds is None else [f"sampler: {kinds[0]} -> {kinds[1]}"]
+    return lines + [
+        f"{name}: {a!r} -> {b!r}"
+        for name, (a, b) in changes.items()
+        if kinds is None or not name.startswith("sampler.")
+    ]
 
 
 def _print(comparison: Comparison, show: int) -> None:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from time import monotonic
 from typing import TYPE_CHECKING
 
 import typer
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 from rich.progress import Progress as Bar
+from rich.text import Text
 
 if TYPE_CHECKING:
     from unmask.evals.run import Progress
@@ -41,6 +42,18 @@ class Lines(Watcher):
             typer.echo(f"{self._label}: {progress.done}/{progress.total}  {facts(progress)}", err=True)
 
 
+class BarWithFacts(Bar):
+    """A bar with its facts below: beside it they would fill a line of 80 columns.
+
+    The echo of Ctrl-C breaks a full line into two, of which only one is cleared.
+    """
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        """Yield the bar and its facts."""
+        yield from super().get_renderables()
+        yield from (Text(task.fields["facts"]) for task in self.tasks)
+
+
 class Drawn(Watcher):
     """Draws a bar."""
 
@@ -64,9 +77,8 @@ def showing_progress(label: str) -> Iterator[Watcher]:
         TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=24),
         MofNCompleteColumn(),
-        TextColumn("{task.fields[facts]}", markup=False),
     )
-    with Bar(*columns, console=console, transient=True) as bar:
+    with BarWithFacts(*columns, console=console, transient=True) as bar:
         yield Drawn(label, bar)
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from unmask.cli import complete
-from unmask.cli.eval_progress import showing_progress
+from unmask.cli.eval_progress import Watcher, showing_progress
 from unmask.cli.isolation import UnsafeCode, check_isolation
 from unmask.cli.options import (
     ConstraintOptions,
@@ -23,6 +23,7 @@ from unmask.cli.options import (
     build_config,
     config_options,
 )
+from unmask.cli.output import print_table
 from unmask.cli.runs import compile_now, load_model, say_dimly, worker_loader
 from unmask.plugins import short_name
 
@@ -224,20 +225,20 @@ def _warm_up(model: Trunk, run: TaskRun, sampler: Sampler, batch_size: int) -> f
 
 
 def _run(evaluate_samples: Callable[..., Summary], run: TaskRun, sampler: Sampler) -> Summary:
-    """Run a task; an interrupt says how to resume it."""
-    with showing_progress(run.task.name) as watch:
-        try:
+    """Run a task; an interrupt says how to resume it, once the bar is gone."""
+    watch: Watcher | None = None
+    try:
+        with showing_progress(run.task.name) as watch:
             return evaluate_samples(
                 run.task, run.samples, sampler, run.config, limit=run.limit, progress=watch
             )
-        except KeyboardInterrupt:
-            last = watch.last
-            done = "before its first sample" if last is None else f"after {last.done} of {last.total} samples"
-            typer.echo(
-                f"{run.task.name} was interrupted {done}; the same command resumes it in {run.folder}",
-                err=True,
-            )
-            raise
+    except KeyboardInterrupt:
+        last = None if watch is None else watch.last
+        done = "before its first sample" if last is None else f"after {last.done} of {last.total} samples"
+        typer.echo(
+            f"{run.task.name} was interrupted {done}; the same command resumes it in {run.folder}", err=True
+        )
+        raise
 
 
 def _print_json(summary: Summary) -> None:
@@ -248,10 +249,8 @@ def _print_json(summary: Summary) -> None:
 
 def _print_tables(summaries: Sequence[Summary], what: str) -> None:
     """Print a column per task: on a narrow terminal, many numbers fit only below each other."""
-    from rich.console import Console
-
     for first in range(0, len(summaries), COLUMNS):
-        Console().print(_table(summaries[first : first + COLUMNS], what))
+        print_table(_table(summaries[first : first + COLUMNS], what))
 
 
 def _table(summaries: Sequence[Summary], what: str) -> Table:

@@ -12,10 +12,13 @@ import typer
 from unmask.cli.printable import printable
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from unmask.text.generate import Cost, Generation
     from unmask.text.infill import Infilling
 
 HEADING = 80  # characters of a prompt in a heading
+UNBOUNDED = 10_000  # columns; wider than any table
 
 
 def print_text(text: str, *, end: str = "\n") -> None:
@@ -29,6 +32,19 @@ def print_heading(number: int, total: int, prompt: str) -> None:
     shown = line if len(line) <= HEADING else f"{line[:HEADING]}..."
     gap = "" if number == 1 else "\n"
     typer.secho(f"{gap}== {number} of {total}: {shown} ==", bold=True)
+
+
+def print_table(table: Table) -> None:
+    """Print a table; fold the cells that are too wide for the terminal, and cut none."""
+    from rich.console import Console
+    from rich.measure import Measurement
+
+    console = Console()
+    narrowest = Measurement.get(console, console.options.update_width(UNBOUNDED), table).minimum
+    for column in table.columns:
+        column.overflow = "fold"
+        column.no_wrap = column.no_wrap and narrowest <= console.width  # else rich would cut these
+    console.print(table)
 
 
 def print_cost(cost: Cost, finish: str | None = None, seed: int | None = None) -> None:

@@ -23,6 +23,7 @@ from unmask.cli.options import (
     build_config,
     config_options,
 )
+from unmask.cli.output import print_table
 from unmask.cli.runs import compile_now, load_model, worker_loader
 from unmask.cli.tasks import print_experiments
 
@@ -43,7 +44,8 @@ if TYPE_CHECKING:
 
 PAGE = "results.md"
 LIMIT = "Samples in all, shared evenly by the tasks, at least one of each (`unmask eval`: per task)."
-PADDING = 2  # spaces beside a cell of a printed table
+PADDING = 3  # spaces beside a cell of a printed table, with the one between columns
+EDGE = 1
 
 Names = Annotated[
     list[str],
@@ -322,7 +324,7 @@ def _report_missing(missing: Mapping[str, str], *, any_built: bool) -> None:
 
 def _run(lab: Lab, experiment: Experiment) -> tuple[Report, dict[Run, Outcome]]:
     """Make an experiment's runs and its report."""
-    with _progress(experiment.name) as watch, _resumable(experiment.name, lab):
+    with _resumable(experiment.name, lab), _progress(experiment.name) as watch:
         return experiment.make(lab, watch)
 
 
@@ -410,7 +412,7 @@ def _print_table(console: Console, table: Table) -> None:
             drawn.add_column(table.header[place], justify="left" if place == 0 else "right")
         for row in table.rows:
             drawn.add_row(*(Text(row[place]) for place in columns))
-        console.print(drawn)
+        print_table(drawn)
 
 
 def _pieces(table: Table, width: int) -> list[list[int]]:
@@ -421,7 +423,7 @@ def _pieces(table: Table, width: int) -> list[list[int]]:
     ]
     pieces: list[list[int]] = [[0]]
     for place in range(1, len(sizes)):
-        if len(pieces[-1]) > 1 and sum(sizes[column] for column in pieces[-1]) + sizes[place] > width:
+        if len(pieces[-1]) > 1 and EDGE + sum(sizes[column] for column in (*pieces[-1], place)) > width:
             pieces.append([0])
         pieces[-1].append(place)
     return pieces

@@ -8,6 +8,7 @@ import typer
 
 from unmask.cli import complete
 from unmask.cli.fields import describe
+from unmask.cli.output import print_table
 
 if TYPE_CHECKING:
     from unmask.types import Sampler
@@ -58,7 +59,7 @@ def _print_names() -> None:
         table.add_column()
         for name, sentence in group.items():
             table.add_row(Text(name), Text(sentence))  # a class of the user's may have brackets in its words
-        console.print(table)
+        print_table(table)
     console.print("`unmask samplers NAME` explains the fields of one. docs/choosing.md says which to use.")
 
 
@@ -85,7 +86,7 @@ def _print_fields(name: str, sampler: Sampler) -> None:
     console, words = Console(), about(name, sampler)
     for text in (words.summary, words.use):
         console.print(text, markup=False, highlight=False)
-    console.print(table)
+    print_table(table)
 
 
 def _fields(name: str, sampler: Any) -> dict[str, dict[str, Any]]:

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from unmask.catalog import EXPERIMENTS, TASKS
+from unmask.cli.output import print_table
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object with all of them.")]
 
@@ -25,7 +26,6 @@ def tasks(json: AsJson = False) -> None:
 
 def _print_tasks() -> None:
     from rich import box
-    from rich.console import Console
     from rich.table import Table
 
     table = Table(
@@ -44,13 +44,12 @@ def _print_tasks() -> None:
     table.add_column("protocol", style="dim")
     for name, entry in TASKS.items():
         table.add_row(name, entry.sentence, f"{entry.items:,}", ", ".join(entry.protocols))
-    Console().print(table)
+    print_table(table)
 
 
 def print_experiments() -> None:
     """Print every experiment with a sentence."""
     from rich import box
-    from rich.console import Console
     from rich.table import Table
 
     table = Table(
@@ -60,4 +59,4 @@ def print_experiments() -> None:
     table.add_column()
     for name, sentence in EXPERIMENTS.items():
         table.add_row(name, sentence)
-    Console().print(table)
+    print_table(table)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from unmask.cli.output import print_table
 from unmask.cli.picture import END
 from unmask.cli.printable import printable
 
@@ -66,12 +67,10 @@ def _check_same(read: Trace, other: Trace) -> None:
 
 
 def _summarise(read: Trace) -> None:
-    from rich.console import Console
-
     header = read.header
     typer.secho(f"{header.sampler} on {header.model}, unmask {header.version}", bold=True)
     typer.secho(", ".join(f"{name}={value}" for name, value in header.fields.items()), dim=True)
-    Console().print(_table(read))
+    print_table(_table(read))
     means = _signal_means(read)
     if means:
         typer.secho(printable("mean at commit: " + ", ".join(means)), dim=True)
@@ -87,9 +86,9 @@ def _table(read: Trace) -> Table:
     from unmask.trace import count
 
     table = Table(box=box.SIMPLE_HEAD)
-    columns = ("row", "steps", "forwards", "by rule", "forced", "leftover", "revoked")
+    columns = ("row", "steps", "forwards", "by\nrule", "forced", "leftover", "revoked")
     for name in (*columns, "forced\nsteps", "empty\nsteps"):
-        table.add_column(name, justify="right", no_wrap=True)
+        table.add_column(name, justify="right")
     for row in range(len(read.header.canvas)):
         counts = count(read, row)
         numbers = (

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from unmask.errors import known_field
 from unmask.samplers.registry import check_fields, known_sampler
 from unmask.samplers.wrapper import change
 from unmask.types import Sampler
@@ -38,8 +39,7 @@ def read_preset(path: Path) -> Preset:
     """Read a preset from a file."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(content, dict):
-            raise TypeError(f"it must be a JSON object, got a {type(content).__name__}")
+        _check_content(content)
         preset = Preset(**content)
     except FileNotFoundError:
         raise ValueError(f"{path} does not exist; name a preset file or a sampler") from None
@@ -51,6 +51,16 @@ def read_preset(path: Path) -> Preset:
     if not isinstance(preset.sampler, str) or not isinstance(preset.fields, dict):
         raise ValueError(f"{path} is not a preset; sampler must be a name and fields an object")
     return preset
+
+
+def _check_content(content: object) -> None:
+    """Raise unless this is a JSON object with the fields of a preset."""
+    if not isinstance(content, dict):
+        raise TypeError(f"it must be a JSON object, got a {type(content).__name__}")
+    for name, value in content.items():
+        known_field(name, value, [item.name for item in fields(Preset)], "a preset")
+    if "sampler" not in content:
+        raise ValueError("its field sampler is missing")
 
 
 def write_preset(path: Path, preset: Preset) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import is_dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, cast
 
-from unmask.errors import FieldError, known_field, one_of
+from unmask.errors import FieldError, known_field
 from unmask.plugins import call_factory, is_file_name, load_from_file, load_plugin, plugins
 from unmask.samplers.wrapper import change, settings
 from unmask.types import Sampler
@@ -67,7 +68,7 @@ def known_sampler(name: str) -> Sampler:
     """Return the preset, the registered sampler or the entry point of this name."""
     if name not in SAMPLERS:
         points = plugins(GROUP)
-        one_of("sampler", name, sorted({*SAMPLERS, *points}))
+        check_name(name, {*SAMPLERS, *points})
         register_sampler(name, load_plugin("sampler", points[name]))
     return SAMPLERS[name]
 
@@ -80,6 +81,15 @@ def all_samplers() -> dict[str, Sampler]:
         except FieldError as error:
             logger.warning("%s", error)
     return dict(SAMPLERS)
+
+
+def check_name(name: str, names: Iterable[str]) -> None:
+    """Raise unless a sampler has this name; suggest one that is spelled alike."""
+    if name in (choices := sorted(names)):
+        return
+    near = get_close_matches(name, choices, n=1) if isinstance(name, str) else []
+    guess = f"did you mean {near[0]!r}? " if near else ""
+    raise FieldError("sampler", name, "must be the name of a sampler", f"{guess}`unmask samplers` lists all")
 
 
 def check_fields(name: str, preset: Sampler, changes: Mapping[str, Any]) -> None:

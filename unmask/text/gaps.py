@@ -81,11 +81,18 @@ def parse_gaps(text: str) -> list[str | Gap]:
                 "must hold gaps of the form [[gap 8]] or [[gap 2-8]]",
                 r"write \[[gap for the characters themselves",
             )
-        gap = Gap(int(rest[1])) if rest[2] is None else Gap(min=int(rest[1]), max=int(rest[2]))
-        parts += ["".join([*pieces, before]), gap]
+        parts += ["".join([*pieces, before]), _gap(rest)]
         pieces = []
         at = rest.end()
     return [*parts, "".join([*pieces, text[at:]])]
+
+
+def _gap(rest: re.Match[str]) -> Gap:
+    """Return a gap; an error shows it as it was written."""
+    try:
+        return Gap(int(rest[1])) if rest[2] is None else Gap(min=int(rest[1]), max=int(rest[2]))
+    except FieldError as error:
+        raise FieldError(error.field, f"[[gap{rest[0]}", error.problem, error.remedy) from None
 
 
 def escape_gaps(text: str) -> str:

@@ -236,7 +236,7 @@ def choose(
     """Return the sampler of a name, and the config with some settings changed."""
     chosen = as_sampler(sampler)
     check_settings(chosen, config)
-    own = [item.name for item in fields(chosen)] if is_dataclass(chosen) else []
+    own: list[str] = [item.name for item in fields(chosen)] if is_dataclass(chosen) else []
     for name in settings:
         if name in own and not hasattr(config, name):
             name_of = repr(sampler) if isinstance(sampler, str) else "NAME"
