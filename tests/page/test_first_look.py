@@ -13,7 +13,18 @@ import pytest
 
 import unmask
 from tests.page.conftest import LENGTH, Seen
-from tests.page.steps import CONTRAST, answer, cells, counter, decode, ended, expect, scrub, to_end
+from tests.page.steps import (
+    CONTRAST,
+    answer,
+    cells,
+    counter,
+    decode,
+    ended,
+    expect,
+    held_by,
+    scrub,
+    to_end,
+)
 from tests.serving.conftest import Running, listening
 from unmask.catalog import DEFAULT_SAMPLER_NAME
 from unmask.models.trunk import Trunk
@@ -88,6 +99,48 @@ def test_the_samplers_are_grouped_and_described(decoded: Any) -> None:
     assert "" not in sentences
 
 
+@pytest.mark.parametrize("size", [(1300, 900), (1024, 600), (360, 640)], ids=str)
+def test_the_button_is_on_the_first_screen_under_the_prompt(
+    browser: Any, site: Running, size: tuple[int, int]
+) -> None:
+    seen = Seen(browser, viewport={"width": size[0], "height": size[1]})
+    page = seen.open(site.url, rival=None)
+    box = page.get_by_label("Prompt", exact=True).bounding_box()
+    button = page.get_by_role("button", name="Decode")
+    expect(button).to_be_in_viewport(ratio=1)
+    assert 0 <= button.bounding_box()["y"] - box["y"] - box["height"] < 30
+    button.click()
+    expect(page.get_by_role("alert")).to_be_in_viewport(ratio=1)
+    seen.context.close()
+    assert seen.complaints == []
+
+
+def test_words_in_backticks_are_shown_as_code(browser: Any, site: Running) -> None:
+    facts = site.get("/v1/models/mini-llada").json()
+    words = {"group": "", "summary": "Takes `steps`, `b` and a `.", "use": "", "fields": {"order": "As `x`."}}
+    confidence = {**words, "fields": {"min_confidence": "See `y`."}}
+    facts["unmask"]["sampler_words"] = {"base": words, "threshold": confidence}
+    seen = Seen(browser)
+    seen.page.route("**/v1/models/mini-llada", lambda route: route.fulfill(json=facts))
+    page = seen.open(site.url, "threshold", "base")
+    for summary in page.locator(".slot .summary").all():
+        expect(summary).to_have_text("Takes steps, b and a `.")
+        assert summary.locator("code").all_text_contents() == ["steps", "b"]
+    expect(page.locator(".threshold").first).to_have_attribute("title", "See y.")
+    page.get_by_role("button", name="Percent").click()
+    ended(page)
+    assert page.get_by_label("Run of base").locator(".fields code").all_text_contents() == ["x"]
+    seen.context.close()
+    assert seen.complaints == []
+
+
+def test_no_description_of_a_sampler_shows_a_backtick(decoded: Any) -> None:
+    box = decoded.get_by_label("Sampler", exact=True)
+    for name in box.locator("option").all_text_contents():
+        box.select_option(name)
+        assert "`" not in str(decoded.locator(".slot").first.inner_html())
+
+
 def test_the_words_of_the_server_explain_samplers_and_fields(browser: Any, site: Running) -> None:
     facts = site.get("/v1/models/mini-llada").json()
     words = {
@@ -119,8 +172,19 @@ def test_an_end_of_text_has_a_sign_of_its_own_that_the_legend_explains(compared:
     assert len(ends) == len(masks) == 1
     assert ends != masks
     legend = compared.get_by_label("Legend")
-    assert {legend.locator("li", has_text="end of text").locator(".cell").text_content()} == ends
-    assert {legend.locator("li", has_text="mask").locator(".cell").text_content()} == masks
+    assert {legend.locator("li", has_text=re.compile("end of text$")).locator(".cell").text_content()} == ends
+    assert {legend.locator("li", has_text=re.compile("mask$")).locator(".cell").text_content()} == masks
+
+
+def test_the_legend_explains_the_frame_of_new_tokens_and_why_an_end_waits(compared: Any) -> None:
+    legend = compared.get_by_label("Legend")
+    scrub(compared, 1)
+    assert cells(compared, 0, ".fresh").count() > 0
+    entry = legend.locator("li", has_text="committed in this step").locator(".cell")
+    frame = "cell => getComputedStyle(cell).boxShadow"
+    assert entry.evaluate(frame) == cells(compared, 0, ".fresh").first.evaluate(frame) != "none"
+    assert cells(compared, 0, held_by("end_waits")).count() > 0
+    expect(legend.locator("li", has_text="held by end_waits")).to_contain_text("masks before it")
 
 
 def test_the_legend_is_beside_the_canvas(decoded: Any) -> None:

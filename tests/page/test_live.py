@@ -186,6 +186,17 @@ def test_the_chart_has_a_bar_per_step_and_seeks(decoded: Any) -> None:
     expect(page.get_by_role("slider", name="Step", exact=True)).to_have_value("2")
 
 
+@pytest.mark.parametrize(
+    ("sampler", "signal"), [("first-mask", "confidence"), ("base", "score"), ("less", "jsd")]
+)
+def test_the_chart_shows_a_signal_of_the_sampler(
+    site: Running, seen: Seen, sampler: str, signal: str
+) -> None:
+    page = seen.open(site.url, sampler)
+    decode(page)
+    expect(page.locator(".chart")).to_have_attribute("aria-label", re.compile(f"mean {signal},"))
+
+
 def test_a_refusal_of_the_server_is_shown_as_a_sentence(browser: Any, site: Running) -> None:
     page = (seen := Seen(browser)).open(site.url)
     page.locator("form").evaluate("form => { form.noValidate = true; }")
@@ -302,7 +313,10 @@ def test_the_page_is_usable_by_keyboard_alone(site: Running, seen: Seen, mini: T
     page.keyboard.press("Control+Enter")
     ended(page)
     reached = []
-    page.get_by_role("button", name="Decode").focus()
+    page.get_by_label("Prompt", exact=True).focus()
+    page.keyboard.press("Tab")
+    expect(page.get_by_role("button", name="Decode")).to_be_focused()
+    page.get_by_text("API key", exact=True).focus()
     for _ in range(7):
         page.keyboard.press("Tab")
         reached.append(page.evaluate(FOCUSED))

@@ -5,17 +5,20 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass, replace
-from typing import Any, NamedTuple
+from types import NoneType
+from typing import Any, NamedTuple, get_args
 
 from pydantic import PydanticSchemaGenerationError, TypeAdapter, ValidationError
 
-from unmask.errors import FieldError, known_field, one_of
+from unmask.errors import FieldError, known_field
+from unmask.samplers.registry import check_name
 from unmask.samplers.wrapper import change, kind
 from unmask.samplers.wrapper import settings as settings_of
 from unmask.serving.api_error import ApiError, as_api_error
 from unmask.serving.errors import RequestFailed
 from unmask.serving.protocol import Common
 from unmask.serving.request import unservable
+from unmask.serving.sentences import is_json, refuse, refuse_invalid, sent_at
 from unmask.serving.settings import Settings
 from unmask.text.config import GenerationConfig
 from unmask.types import Sampler
@@ -48,9 +51,20 @@ def explain(error: Exception, request: Common, sampler: Sampler | None = None) -
     if isinstance(cause, FieldError):
         name = _request_name(cause.root, request, sampler)
         if name is not None:
-            named = cause.renamed(name)
-            return ApiError(400, str(named), param=named.root)
+            return refuse(_as_sent(cause.renamed(name), request))
     return as_api_error(error)
+
+
+def _as_sent(error: FieldError, request: Common) -> FieldError:
+    """Return the error of the value that was sent, where the library has made another of it."""
+    sent = request.model_dump(by_alias=True, exclude_unset=True)
+    value = error.value
+    if error.field == "sampler" and value != request.sampler:
+        chosen = {name: sent[name] for name in ("sampler", "sampler_fields") if sent.get(name)}
+        value = chosen if request.sampler_fields else chosen.get("sampler", value)
+    elif error.root in sent and (isinstance(value, tuple) or not is_json(value)):
+        value = sent_at(error.field, sent)
+    return FieldError(error.field, value, error.problem, error.remedy, error.where)
 
 
 def _request_name(field: str, request: Common, sampler: Sampler | None) -> str | None:
@@ -77,7 +91,7 @@ def _sampler(request: Common, settings: Settings) -> Sampler:
 def _named(name: str, samplers: Mapping[str, Sampler]) -> Sampler:
     """Return the sampler of this name; a request never makes the server open a file."""
     if name not in samplers:
-        one_of("sampler", name, sorted(known for known, one in samplers.items() if unservable(one) is None))
+        check_name(name, (known for known, one in samplers.items() if unservable(one) is None))
     return samplers[name]
 
 
@@ -99,8 +113,8 @@ def _read_field(name: str, kind: Any, value: Any, samplers: Mapping[str, Sampler
     except PydanticSchemaGenerationError:  # JSON has no such values but null: the sampler refuses the others
         return value
     except ValidationError as error:
-        message = error.errors(include_url=False)[0]["msg"]
-        raise FieldError(name, value, f"cannot be read: {message}") from None
+        path, nullable = ("sampler_fields", name), NoneType in get_args(kind)
+        raise refuse_invalid(error, {path[0]: {name: value}}, path, nullable=nullable) from None
     except FieldError as error:
         raise error.renamed(name) from None
 

@@ -12,6 +12,7 @@ from unmask.constraints.language import ANY_OBJECT, Constraint, JSONSchema, Rege
 from unmask.constraints.language import Choice as OneOf
 from unmask.errors import LONGEST, FieldError, known_field, shown
 from unmask.serving.api_error import ApiError
+from unmask.serving.sentences import NESTED, Sent, refuse, refuse_invalid, spelled
 from unmask.text.fields import CacheName, EndTokens
 
 # OpenAI fields that we do not support, with the values that turn them off
@@ -38,6 +39,7 @@ IGNORED = ("user", "metadata", "store", "service_tier", "parallel_tool_calls", "
 MOST_CANDIDATES = 16
 MOST_ITEMS = 1024  # of a list, such as the messages
 MOST_LETTERS = 64  # of a role
+SURROGATE = rb"\ud"  # how the escape of one begins
 Nothing = Annotated[list[JsonValue], Field(max_length=0)] | None
 # bounds for /openapi.json; the code that uses a value checks it
 AT_LEAST_0: dict[str, JsonValue] = {"minimum": 0}
@@ -117,7 +119,7 @@ class Common(BaseModel):
     min_gap: int | Literal["auto", "none"] | None = Field(
         None, description="Columns between tokens committed in one step.", json_schema_extra=AT_LEAST_1
     )
-    cache: CacheName | Literal["none"] | None = Field(
+    cache: CacheName | None = Field(
         None, description="Reuse keys and values outside the block; an approximation."
     )
     refresh_every: int | None = Field(
@@ -201,7 +203,7 @@ class ChatMessage(BaseModel):
 class ChatRequest(Common):
     """The body of /v1/chat/completions."""
 
-    messages: list[ChatMessage] = Field(min_length=1)
+    messages: list[ChatMessage] = Field(json_schema_extra={"minItems": 1})
     max_completion_tokens: int | None = Field(None, json_schema_extra=AT_LEAST_1)
 
     @property
@@ -240,8 +242,7 @@ class CompletionRequest(Common):
             isinstance(prompt, list) and all(type(item) is int for item in prompt)
         ):
             return prompt
-        sentence = f"prompt must be a text or a list of token ids, got {shown(prompt)}"
-        raise ApiError(400, sentence, param="prompt")
+        raise refuse(FieldError("prompt", prompt, "must be a text or a list of token ids"))
 
 
 def read_body(body: bytes) -> dict[str, Any]:
@@ -251,12 +252,26 @@ def read_body(body: bytes) -> dict[str, Any]:
     except UnicodeDecodeError as error:
         raise ApiError(400, f"the body is not valid UTF-8 (byte {error.start})") from None
     except RecursionError:
-        raise ApiError(400, "the body is nested too deeply") from None
+        raise ApiError(400, NESTED) from None
     except ValueError as error:
         raise ApiError(400, f"the body is not valid JSON: {error}") from None
+    _check_letters(body, content)
     if not isinstance(content, dict):
-        raise ApiError(400, f"the body must be a JSON object, got {type(content).__name__}")
+        raise ApiError(400, f"the body must be a JSON object, got {shown(Sent(content))}")
     return content
+
+
+def _check_letters(body: bytes, content: Any) -> None:
+    """Raise if a text holds half a surrogate pair, which JSON can spell and no answer can quote."""
+    if SURROGATE not in body.lower():
+        return
+    try:
+        json.dumps(content, ensure_ascii=False).encode()
+    except RecursionError:
+        raise ApiError(400, NESTED) from None
+    except UnicodeEncodeError as error:
+        half = ascii(error.object[error.start])[1:-1]
+        raise ApiError(400, f"the body must be Unicode, got {half} alone; send both of its pair") from None
 
 
 def parse(kind: type[AnyRequest], body: Mapping[str, Any]) -> AnyRequest:
@@ -271,14 +286,14 @@ def parse(kind: type[AnyRequest], body: Mapping[str, Any]) -> AnyRequest:
             if name != "prompt":
                 _check_lists(name, sent[name])
     except FieldError as error:
-        raise ApiError(400, str(error), param=error.field) from None
+        raise refuse(error, param=error.field) from None
     except RecursionError:
-        raise ApiError(400, "the body is nested too deeply") from None
+        raise ApiError(400, NESTED) from None
     try:
         # from JSON, where a strict model accepts a list for a tuple and 1 for 1.0
         request = kind.model_validate_json(json.dumps(sent))
     except ValidationError as error:
-        raise _as_sentence(error, sent) from None
+        raise refuse_invalid(error, sent) from None
     _check_together(request)
     return request
 
@@ -300,7 +315,19 @@ def _check_together(request: Common) -> None:
     if request.drafts and not request.stream:
         raise ApiError(400, "drafts needs stream; set it to true, or leave drafts out", param="drafts")
     _check_format(request)
-    if isinstance(request, ChatRequest) and request.max_tokens not in (None, request.new_tokens):
+    if isinstance(request, ChatRequest):
+        _check_chat(request)
+
+
+def _check_chat(request: ChatRequest) -> None:
+    """Raise if there is nothing to answer, or two limits of its length."""
+    if not request.messages:
+        raise refuse(FieldError("messages", [], "must hold at least one message"))
+    asked = [index for index, message in enumerate(request.messages) if message.role == "user"]
+    if asked and not request.messages[asked[-1]].plain()["content"]:
+        field = spelled(("messages", asked[-1], "content"))
+        raise refuse(FieldError(field, "", "must not be empty", "write a text to answer"))
+    if request.max_tokens not in (None, request.new_tokens):
         raise ApiError(
             400,
             f"max_tokens and max_completion_tokens must be the same, got {request.max_tokens} and "
@@ -324,39 +351,7 @@ def _check_format(request: Common) -> None:
 
 def _check_neutral(name: str, value: Any, neutral: tuple[Any, ...]) -> None:
     if not any(value == allowed and type(value) is type(allowed) for allowed in neutral):
-        raise ApiError(400, f"{name} is not supported, got {shown(value)}; leave it out", param=name)
-
-
-def _as_sentence(error: ValidationError, sent: dict[str, Any]) -> ApiError:
-    """Tell the mistake that lies deepest; a value that may have several types breaks the rules of each."""
-    mistakes = [
-        (_path(each["loc"], sent, is_missing=each["type"] == "missing"), each)
-        for each in error.errors(include_url=False)
-    ]
-    deepest = max((path for path, _ in mistakes), key=len)
-    found = [each for path, each in mistakes if path == deepest]
-    where, name = ".".join(map(str, deepest)), str(deepest[0]) if deepest else None
-    kind, got = found[0]["type"], shown(found[0]["input"])
-    if kind == "missing":
-        return ApiError(400, f"{where} must be given", param=name)
-    if kind == "extra_forbidden":
-        return ApiError(400, f"{where} is not known, got {got}; leave it out", param=name)
-    rules = dict.fromkeys(each["msg"].replace("Input should be ", "must be ") for each in found)
-    return ApiError(400, f"{where} {' or '.join(rules)}, got {got}", param=name)
-
-
-def _path(places: tuple[int | str, ...], sent: Any, *, is_missing: bool) -> tuple[int | str, ...]:
-    """Return where in a request a mistake is, without the names of the types that its value may have."""
-    path: list[int | str] = []
-    absent = places[-1] if is_missing else None
-    for place in places:
-        if isinstance(sent, dict) and (place in sent or place == absent):
-            path.append(place)
-            sent = sent.get(place)
-        elif isinstance(sent, list) and isinstance(place, int) and place < len(sent):
-            path.append(place)
-            sent = sent[place]
-    return tuple(path)
+        raise refuse(FieldError(name, value, "is not supported", "leave it out"))
 
 
 def _refuse_constant(name: str) -> float:

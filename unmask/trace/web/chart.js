@@ -53,7 +53,8 @@ export class Chart {
 /** The mean of one signal per step as a line, and its caption. */
 function meanLine(run, steps, wide) {
   const numeric = run.signals.filter((name) => steps.some((frame) => name in frame.means));
-  const name = numeric.includes("jsd") ? "jsd" : numeric.find((each) => run.reasons.includes(each)) ?? numeric[0];
+  const limited = numeric.filter((each) => run.reasons.includes(each));
+  const name = limited.includes("jsd") ? "jsd" : limited[0] ?? numeric[0];
   if (name === undefined) return { line: null, text: "no signal has a number" };
   const values = steps.map((frame) => frame.means[name]);
   const known = values.filter((value) => value !== undefined);

@@ -13,6 +13,16 @@ export function make(tag, properties = {}, ...children) {
   return element;
 }
 
+const CODE = /`([^`]+)`/g;
+
+/** A text as children of an element: words in backticks become code. */
+export function prose(text) {
+  return text.split(CODE).map((part, index) => (index % 2 ? make("code", {}, part) : part));
+}
+
+/** A text without the backticks around words, for a tooltip. */
+export const unquoted = (text) => text.replace(CODE, "$1");
+
 /** An SVG element with attributes. */
 export function draw(tag, attributes = {}, ...children) {
   const element = document.createElementNS(SVG, tag);

@@ -2,7 +2,7 @@
 
 import { Cells } from "./cells.js";
 import { Chart } from "./chart.js";
-import { make, number } from "./dom.js";
+import { make, number, prose } from "./dom.js";
 import { Inspector } from "./inspector.js";
 
 const COUNTERS = [["steps", "Steps"], ["forwards", "Forwards"], ["forced", "Forced share"], ["revoked", "Revoked"], ["seconds", "Seconds"]];
@@ -68,7 +68,7 @@ export class Panel {
 function settingsOf(run) {
   const shown = (value) => (typeof value === "object" && value !== null ? JSON.stringify(value) : String(value));
   const fields = Object.entries(run.fields).map(([name, value]) =>
-    make("li", {}, make("b", {}, `${name} ${shown(value)}`), run.lines[name] ? ` ${run.lines[name]}` : ""));
+    make("li", {}, make("b", {}, `${name} ${shown(value)}`), ...prose(run.lines[name] ? ` ${run.lines[name]}` : "")));
   return make("details", {}, make("summary", {}, `Settings of ${run.sampler}`),
     make("ul", { className: "fields" }, ...fields, ...(run.notes ?? []).map((note) => make("li", {}, note))));
 }

@@ -2,7 +2,12 @@
 
 const TONES = 5; // colours in style.css
 const TAKEN = "FLR"; // letters of other states
-const FILTERS = new Set(["end_waits", "too_close", "constraint"]); // true: a rule around the sampler holds it back
+// true: a rule around the sampler holds a position back, for this reason
+const FILTERS = new Map([
+  ["end_waits", "an end of text comes after the masks before it"],
+  ["too_close", "another token of this step is too close"],
+  ["constraint", "the text would not fit its pattern"],
+]);
 
 /**
  * Return the threshold of a signal by the sampler's fields, or null: at least min_NAME, at most max_NAME,
@@ -20,6 +25,9 @@ export function thresholdOf(name, value, fields) {
   if (most !== null) return { limit: most, most: true, needs: `needs ≤ ${most}`, passes: value !== null && value <= most };
   return null;
 }
+
+/** Why a signal holds a position back, or null if its threshold says so. */
+export const reasonOf = (name) => FILTERS.get(name) ?? null;
 
 /** The signals of a position that miss their thresholds. */
 export function missed(signals, fields) {

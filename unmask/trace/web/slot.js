@@ -1,6 +1,6 @@
 // The choice of one sampler: its name, and a slider for each of its thresholds.
 
-import { make } from "./dom.js";
+import { make, prose, unquoted } from "./dom.js";
 
 export class Slot {
   constructor(title, { optional, moved }) {
@@ -52,7 +52,7 @@ export class Slot {
     const { summary = "", use = "" } = this.words[this.name] ?? {};
     this.sliders = thresholds.map(([field, value]) => new Slider(this.title, field, { value, line: this.lines[field], moved: this.moved }));
     this.element.append(...this.sliders.map((slider) => slider.element));
-    this.summary.textContent = `${summary} ${use}`.trim();
+    this.summary.replaceChildren(...prose(`${summary} ${use}`.trim()));
     this.summary.hidden = !summary;
   }
 }
@@ -81,7 +81,7 @@ class Slider {
       this.#show();
       moved();
     });
-    this.element = make("label", { className: "threshold", title: line }, make("span", {}, `${name} ${sign}`), this.input, this.output);
+    this.element = make("label", { className: "threshold", title: unquoted(line) }, make("span", {}, `${name} ${sign}`), this.input, this.output);
     this.#show();
   }
 

@@ -5,7 +5,7 @@ import { disagreement } from "./differ.js";
 import { END, make } from "./dom.js";
 import { Panel } from "./panel.js";
 import { Player } from "./player.js";
-import { cuesOf } from "./signals.js";
+import { cuesOf, reasonOf } from "./signals.js";
 import { verdict } from "./verdict.js";
 
 const touch = matchMedia("(pointer: coarse)");
@@ -85,12 +85,19 @@ export class Stage {
 function legend(runs, cues, differ) {
   const seen = new Set(["idle", "rule", ...runs.flatMap((run) => [...run.seen])]);
   const looks = [
-    ...Object.keys(LOOKS).filter((kind) => seen.has(kind) && kind !== "given").map((kind) => ({ kind, ...LOOKS[kind] })),
-    ...[...cues.keys()].filter((name) => seen.has(name)).map((name) => heldBy(name, cues)),
+    ...Object.keys(LOOKS).filter((kind) => seen.has(kind) && kind !== "given").map((kind) => ({ kind, ...LOOKS[kind], name: LOOKS[kind].name.replace("committed ", "") })),
+    { kind: "rule fresh", cue: "", name: "committed in this step" },
+    ...[...cues.keys()].filter((name) => seen.has(name)).map((name) => held(name, cues)),
     ...(seen.has("end") ? [{ kind: "rule ends", cue: "", name: "end of text", text: END }] : []),
     ...(differ ? [{ kind: "rule differs first", cue: "≠", name: "the runs differ" }] : []),
   ];
   const entries = looks.map(({ kind, cue, name, text = "token" }) =>
-    make("li", {}, make("span", { className: `cell ${kind}`, "aria-hidden": "true", "data-cue": cue }, kind === "idle" ? "·" : text), name.replace("committed ", "")));
+    make("li", {}, make("span", { className: `cell ${kind}`, "aria-hidden": "true", "data-cue": cue }, kind === "idle" ? "·" : text), name));
   return [...entries, make("li", { className: "hint" }, "Point at a position to see why.")];
+}
+
+/** How a place looks that a signal holds back, and why where no threshold tells it. */
+function held(name, cues) {
+  const look = heldBy(name, cues), reason = reasonOf(name);
+  return reason === null ? look : { ...look, name: `${look.name}: ${reason}` };
 }
