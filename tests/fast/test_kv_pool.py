@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import random
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,12 +12,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.fast.test_blocks import DEVICE, NO_EXPERTS, fast, plain
+from tests.text.conftest import tiny
 from unmask import AppendCache, GenerationConfig, generate, make_sampler
 from unmask.decoding.append_cache import SideBySide
 from unmask.fast import kv_pool
-from unmask.fast.kv_pool import FIRST_PAGES, PAGE
+from unmask.fast.kv_pool import PAGE, KVPool
 from unmask.models.trunk import Trunk
 from unmask.serving import Engine, Limits
+from unmask.serving.server import warm_up_server
+from unmask.serving.settings import Settings
 
 LESS = make_sampler("less")
 FAMILIES = [
@@ -78,8 +82,45 @@ def test_requests_that_end_leave_their_pages_even_if_their_jobs_are_kept():
             assert all(job.result(timeout=60) for job in kept)
     del engine
     gc.collect()
-    assert model.runner.kv_pool.columns == FIRST_PAGES * PAGE
+    assert model.runner.kv_pool.columns <= 16 * PAGE  # four rows of up to three pages, and two more
     assert not model.runner.kv_pool.tenants
+
+
+def test_a_growth_without_memory_is_made_up_for_later(monkeypatch):
+    pool, real, calls = KVPool(plain("sdar_tiny")), torch.Tensor.new_zeros, []
+
+    def fail_in_the_second_layer(tensor, *size):
+        calls.append(size)
+        if len(calls) == 3:
+            raise torch.OutOfMemoryError
+        return real(tensor, *size)
+
+    monkeypatch.setattr(torch.Tensor, "new_zeros", fail_in_the_second_layer)
+    with pytest.raises(torch.OutOfMemoryError):
+        pool.grow(20)
+    assert pool.columns == 0
+    pool.grow(30)
+    assert pool.columns == 32 * PAGE
+    assert pool.missing([(AppendCache(4), 30 * PAGE)]) == 0
+    assert pool.missing([(AppendCache(4), 31 * PAGE)]) == 1
+    assert {len(side) for sides in pool.layers for side in sides} == {pool.columns}
+
+
+def test_all_sizes_of_a_warm_up_stay_captured():
+    model = fast("sdar_tiny")
+    model.tokenizer = tiny("llada_tiny").tokenizer
+    settings = Settings(sampler=LESS, config=GenerationConfig(max_new_tokens=100))
+    warm_up_server(model, settings=settings, limits=Limits(max_rows=8), exact=False)
+    assert {key.rows for key in model.runner.captured} == {1, 2, 4, 8}
+
+
+def test_a_guided_request_alone_is_captured(monkeypatch):
+    model, asked = fast("sdar_tiny"), [(p, replace(c, guidance=0.5)) for p, c in mixed(6, 2)]
+    plain_ones, run_layers = [], model.run_layers
+    monkeypatch.setattr(model, "run_layers", lambda *args: plain_ones.append(args) or run_layers(*args))
+    served = serve(model, asked, rows=2)  # a guided request takes both
+    assert len(plain_ones) <= 2  # those of the prompts
+    assert served == alone(plain("sdar_tiny"), asked)
 
 
 def test_memory_that_is_reclaimed_takes_the_pool_along_only_if_nobody_needs_it():

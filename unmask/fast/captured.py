@@ -150,6 +150,7 @@ class PooledForward(CapturedForward):
         pool: Any,
     ) -> None:
         self.layers = layers
+        self.held: tuple[tuple[int, int], ...] | None = None  # tenants and lengths that the inputs are for
         own = [each.clone(memory_format=torch.contiguous_format) for each in inputs]
         super().__init__(model, key, own, pool)
 

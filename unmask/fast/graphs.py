@@ -28,7 +28,7 @@ from unmask.types import BlockGrid, Cache
 MIN_KEYS = 512  # columns that a forward with an AppendCache sees; more of them in powers of two
 MAX_SHAPES = 256  # compiled variants of a layer and of a decision
 MAX_FIXED = 64  # inputs kept for the next forward of the same columns; the rotations of 4,096 take 2 MB
-Fixed = TypeVar("Fixed", Tensor, Rope, list[Tensor])
+Fixed = TypeVar("Fixed", Tensor, Rope)
 
 
 class Pending:
@@ -79,11 +79,12 @@ class GraphRunner:
         """Run all layers on the same columns of rows that have keys and values in the pool."""
         allow_shapes()
         rows, n = tokens.shape
-        before = self.kv_pool.columns
-        parts = [(self.kv_pool.admit(each, length), length) for each, length in cache.parts]
-        if self.kv_pool.columns != before:  # it moved
-            for key in [key for key, one in self.captured.items() if isinstance(one, PooledForward)]:
+        missing = self.kv_pool.missing(cache.parts)
+        if missing:  # its memory moves; forwards that are bound to it would keep the old one
+            for key in [key for key in self.captured if key.pooled]:
                 del self.captured[key]
+            self.kv_pool.grow(missing)
+        parts = [(self.kv_pool.admit(each, length), length) for each, length in cache.parts]
         running, seen = columns.stop - columns.start, seen_columns(n)
         key = GraphKey(rows, self.kv_pool.columns, running, True, seen, self.model.info.grid, pooled=True)
 
@@ -94,13 +95,18 @@ class GraphRunner:
             mask = F.pad(mask, (0, seen - n)).expand(rows, -1, running, -1)
             return [*rope, mask, *self.kv_pool.places(parts, running, seen)]
 
-        held = (number for tenant, length in parts for number in (tenant.number, length))
-        inputs = [tokens[:, columns], *self._same(("pooled", running, *held), make)]
+        held = tuple((tenant.number, length) for tenant, length in parts)
+        last = self.captured.get(key)
+        same = isinstance(last, PooledForward) and last.held == held  # only the tokens have changed
+        inputs = [tokens[:, columns], *(last.copied if last is not None and same else make())]
         self._open = None
         captured = self._captured(
             key, lambda: PooledForward(self.model, key, tuple(self.kv_pool.layers), inputs, self.pool)
         )
+        assert isinstance(captured, PooledForward)
+        captured.held = None
         captured.begin(*inputs)
+        captured.held = held
         return captured.finish()
 
     @torch.no_grad()
@@ -115,6 +121,8 @@ class GraphRunner:
         columns = model.columns(tokens, need, cache)
         if not captures(cache, model.info.grid, columns):
             return None
+        if isinstance(cache, AppendCache):
+            self.kv_pool.give_back(cache)
         rest = self._begin(tokens, attend, columns, cache)
         self.submitted += 1
 

@@ -20,7 +20,7 @@ from unmask.decoding.transfer import to_device
 from unmask.models.trunk import Trunk
 
 PAGE = 64  # columns
-FIRST_PAGES = 64  # of a new pool, which doubles when it is full
+FIRST_PAGES = 8  # of a new pool, which doubles when it is full
 BLANK, SPARE = 0, PAGE  # columns of two pages that no cache has: one is never written, one is never read
 
 
@@ -43,35 +43,47 @@ class KVPool:
         self.model = model
         self.layers: list[tuple[Tensor, Tensor]] = []  # keys and values of all pages, [columns, H, D] each
         self.tenants: weakref.WeakKeyDictionary[AppendCache, Tenant] = weakref.WeakKeyDictionary()
+        self._pages = 0  # of every layer; a growth that failed may have left some with more
         self._free: list[int] = []
         self._numbers = count()
 
     @property
     def columns(self) -> int:
         """How many columns the pool has; graphs that use it are bound to this size."""
-        return len(self.layers[0][0]) if self.layers else 0
+        return self._pages * PAGE
+
+    @property
+    def num_bytes(self) -> int:
+        """The memory that it takes."""
+        return sum(side.nbytes for sides in self.layers for side in sides)
 
     @property
     def device(self) -> torch.device:
         return self.model.norm.weight.device
 
-    def admit(self, cache: AppendCache, length: int) -> Tenant:
-        """Give a cache pages for so many columns, and move what it has stored into them."""
+    def missing(self, parts: Sequence[tuple[AppendCache, int]]) -> int:
+        """Return how many pages caches of these lengths need beyond those that are free."""
+        needed = sum(self._wanted(cache, length) for cache, length in dict(parts).items())
+        return max(0, needed - len(self._free))
+
+    def _wanted(self, cache: AppendCache, length: int) -> int:
         tenant = self.tenants.get(cache)
-        if tenant is None:
-            tenant = Tenant(next(self._numbers))
-            weakref.finalize(cache, self._free.extend, tenant.pages)
-        missing = -(-length // PAGE) - len(tenant.pages)
-        if missing > len(self._free):
-            self._grow(missing - len(self._free))
-        tenant.pages += [self._free.pop() for _ in range(missing)]
-        if cache not in self.tenants:
-            places = to_device(tenant.places(cache.final), self.device)
-            for layer, stored in cache.stored.items():
-                for side, own in zip(self.layers[layer], stored, strict=True):
-                    side.index_copy_(0, places, own[0, :, : cache.final].transpose(0, 1))
-            cache.stored = {}
-            self.tenants[cache] = tenant
+        return -(-length // PAGE) - (0 if tenant is None else len(tenant.pages))
+
+    def admit(self, cache: AppendCache, length: int) -> Tenant:
+        """Give a cache pages for so many columns, and move what it has stored into them; `grow` before."""
+        pages = [self._free.pop() for _ in range(self._wanted(cache, length))]
+        if cache in self.tenants:
+            self.tenants[cache].pages += pages
+            return self.tenants[cache]
+        tenant = Tenant(next(self._numbers), pages)
+        weakref.finalize(cache, self._free.extend, tenant.pages)
+        places = to_device(tenant.places(cache.final), self.device)
+        for layer, stored in cache.stored.items():
+            for side, own in zip(self.layers[layer], stored, strict=True):
+                side.index_copy_(0, places, own[0, :, : cache.final].transpose(0, 1))
+        cache.stored = {}
+        self.tenants[cache] = tenant
         return tenant
 
     def give_back(self, cache: AppendCache) -> None:
@@ -104,19 +116,21 @@ class KVPool:
         writes = torch.where(is_copy[:, None], spare, reads[:, longest - running : longest])
         return to_device(writes.flatten(), self.device), to_device(reads.flatten(), self.device)
 
-    def _grow(self, missing: int) -> None:
-        """Make room for more pages, layer by layer."""
-        before = self.columns // PAGE
-        taken = before or 2  # the first two are the blank and the spare one
-        pages = max(FIRST_PAGES, 2 * before, taken + missing)
+    def grow(self, missing: int) -> None:
+        """Make room for more pages, layer by layer; graphs that use the pool must be gone."""
+        taken = self._pages or 2  # the first two are the blank and the spare one
+        pages = max(FIRST_PAGES, 2 * self._pages, taken + missing)
         shape, weight = self.model.shape, self.model.norm.weight
         for layer in range(shape.layers):
-            old = self.layers[layer] if before else ()
+            old = self.layers[layer] if layer < len(self.layers) else ()
+            if old and len(old[0]) == pages * PAGE:  # a growth that failed came so far
+                continue
             new = [weight.new_zeros(pages * PAGE, shape.key_heads, shape.head_size) for _ in range(2)]
             for side, held in zip(new, old, strict=False):
-                side[: len(held)] = held
+                side[: self.columns] = held[: self.columns]
             self.layers[layer : layer + 1] = [(new[0], new[1])]
         self._free.extend(range(taken, pages))
+        self._pages = pages
 
 
 def write_and_gather(

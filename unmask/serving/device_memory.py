@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from unmask.decoding.append_cache import GROWTH, AppendCache
 from unmask.decoding.executor import MAX_LOGITS
 from unmask.errors import FieldError
 from unmask.serving.job import Job
@@ -45,7 +46,9 @@ class DeviceMemory:
         if self.limit is None and self.device.type == "cuda":
             free = torch.cuda.mem_get_info(self.device)[0]
             unused = torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
-            self.total = int(USABLE * (free + unused))
+            pool: Any = getattr(getattr(self.model, "runner", None), "kv_pool", None)
+            idle = 0 if pool is None else pool.num_bytes  # the next requests use it again
+            self.total = int(USABLE * (free + unused + idle))
 
     def reclaim(self) -> None:
         """Give back captured graphs, and freed memory that torch keeps."""
@@ -111,9 +114,17 @@ class DeviceMemory:
         return int(numbers * self._number_bytes() * copies)
 
     def _cache_bytes(self, request: Request) -> int:
-        """Return the bytes of a request's keys and values; a compiled model has a second copy of them."""
-        if request.run.cache is None:
+        """Return the bytes of a request's keys and values.
+
+        A compiled model has a second copy of them. Of exact caches it has a pool, up to twice as large as
+        they need, beside the one of a prompt.
+        """
+        cache = request.run.cache
+        if cache is None:
             return 0
         shape: Any = getattr(self.model, "shape", None)
         column = 2 * shape.layers * shape.key_heads * shape.head_size * self._number_bytes()
-        return int(column * request.length * request.num_rows * (2 if self._is_compiled() else 1))
+        exact = isinstance(cache, AppendCache)
+        columns = -(-request.length // GROWTH) * GROWTH if exact else request.length
+        copies = (3 if exact else 2) if self._is_compiled() else 1
+        return int(column * columns * request.num_rows * copies)

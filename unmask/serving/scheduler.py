@@ -182,7 +182,8 @@ def _join_caches(
     if shared is None:
         return None
     if isinstance(shared, AppendCache):
-        if len(rows) == 1 and getattr(model, "runner", None) is None:
+        pooled = getattr(model, "runner", None) is not None and not rows[0].run.guidance
+        if len(rows) == 1 and not pooled:
             return shared
         return SideBySide([(row.cache, row.length) for row in rows if isinstance(row.cache, AppendCache)])
     if [(each.cache, each.cache_place) for each in requests] == [(shared, place) for place in places]:

@@ -105,7 +105,8 @@ def warm_up_server(
     length = config.new_tokens(model.info)
     blocks = -(-length // (config.block_size(model.info, length) or length))
     few_steps = replace(config, steps=min(config.steps or length, blocks * STEPS), stop=())
-    for rows in (1,) if exact else batch_sizes(limits.max_rows):
+    # the largest first: a pool of keys and values that grows takes its captured forwards along
+    for rows in (1,) if exact else reversed(batch_sizes(limits.max_rows)):
         # not in halves: decisions on all rows must be compiled too
         engine = Engine(model, limits, exact=exact, overlap=False)
         prompt = dummy_prompt(model.info, length)
