@@ -100,16 +100,10 @@ def gate(judged: Sequence[Judged]) -> list[Finding]:
     able = [one for one in judged if one.ran(GATED, UNGATED)]
     if not able:
         return []
-    gaps = [stats.difference(one.ungated, one.tuned[GATED]) for one in able]
-    claims = [
-        (f"{one.name}: the gate of {GATED} gains accuracy at the same bar", gap)
-        for one, gap in zip(able, gaps, strict=True)
-    ]
+    words = f"the gate of {GATED} gains accuracy at the same bar"
+    claims = [(f"{one.name}: {words}", _gate_gain([one])) for one in able]
     claims += [
-        (
-            f"all {size} models: the gate of {GATED} gains accuracy at the same bar",
-            pooled_gain([(one.ungated, one.tuned[GATED]) for one in group]),
-        )
+        (f"all {size} models: {words}", _gate_gain(group))
         for size, group in by_size(able).items()
         if len(group) > 1
     ]
@@ -118,12 +112,16 @@ def gate(judged: Sequence[Judged]) -> list[Finding]:
     kinds = [group for group in kinds if group]
     if len(kinds) > 3:  # seeds of a kind are much alike
         quality = [fmean(stats.accuracy(one.tuned[BASE]).value for one in group) for group in kinds]
-        gained = [pooled_gain([(one.ungated, one.tuned[GATED]) for one in group]).value for group in kinds]
-        trend, p = spearman(quality, gained)
+        trend, p = spearman(quality, [_gate_gain(group).value for group in kinds])
         verdict: Verdict = "undecided" if p >= ALPHA else "holds" if trend < 0 else "does not hold"
         numbers = f"Spearman {trend:+.2f} over {len(kinds)} kinds of models, permutation p = {p:.2g}"
         found.append(Finding("the gate does more on worse models", verdict, numbers))
     return found
+
+
+def _gate_gain(group: Sequence[Judged]) -> stats.Estimate:
+    """Return what the gate adds to the accuracy of LESS at the same bar, in points."""
+    return pooled_gain([(one.ungated, one.tuned[GATED]) for one in group])
 
 
 def without_labels(judged: Sequence[Judged]) -> list[Finding]:
@@ -142,10 +140,7 @@ def rankings(judged: Sequence[Judged]) -> list[Finding]:
     """Test whether samplers rank alike, by AUP, in other seeds and sizes, where models rank them at all."""
     claims = []
     for family, group in by_family(judged).items():
-        sizes: dict[str, list[Judged]] = {}
-        for one in sorted(group, key=lambda one: one.trained.parameters):
-            if len({area for area, _ in one.areas.values()}) > 1:
-                sizes.setdefault(one.trained.size, []).append(one)
+        sizes = by_size([one for one in group if len({area for area, _ in one.areas.values()}) > 1])
         for small, large in [*((size, size) for size in sizes), *combinations(sizes, 2)]:
             both = combinations(sizes[small], 2) if small == large else product(sizes[small], sizes[large])
             pairs = [_shared_areas(first, second) for first, second in both]

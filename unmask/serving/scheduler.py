@@ -44,9 +44,11 @@ def forward_groups(
         kinds.setdefault(_kind(model, request), []).append(request)
     groups: list[list[RunningRequest]] = []
     for kind in kinds.values():
-        first, exact = kind[0], isinstance(kind[0].cache, AppendCache)
-        running = _running(model, first)
-        length = running.stop - running.start if exact else _compiled_length(model, first)
+        first = kind[0]
+        length = _compiled_length(model, first)
+        if isinstance(first.cache, AppendCache):
+            running = _running(model, first)
+            length = running.stop - running.start
         if length is None:
             groups += _of_like_length(kind)
         elif getattr(model, "runner", None) is None:
@@ -103,8 +105,7 @@ def _needed(model: MaskedLM, request: RunningRequest) -> slice:
 
 def _running(model: MaskedLM, request: RunningRequest) -> slice:
     """Return the columns that its next forward runs."""
-    if request.cache is None:
-        return slice(0, request.length)
+    assert request.cache is not None, "without a cache all columns run"
     return request.cache.columns(_needed(model, request), request.request.length)
 
 
