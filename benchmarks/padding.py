@@ -78,7 +78,7 @@ def simulate(rows: int, requests: int, runner: Any, new_tokens: int = 256) -> di
         counts.steps += 1
         counts.useful += sum(request.length for request in running)
         for group in forward_groups(model, running, alone=False):
-            length = padded_length(model, group, alone=False)
+            length = padded_length(model, group, None, alone=False)
             counts.add(len(padded(group, model)), length if runner is None else -(-length // BUCKET) * BUCKET)
         for number, request in enumerate(running):
             request.left -= 1

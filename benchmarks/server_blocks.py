@@ -91,14 +91,17 @@ class Timer:
         full = sorted(tick.seconds * 1e3 for tick in ticks if tick.rows == rows)
         offline = [self.generate(prompts, config) for _ in range(2)][-1]
         seconds = sum(each for each, _ in timed)
+        slowest = sorted(ticks, key=lambda tick: tick.seconds, reverse=True)[:6]
         return {
             "requests_per_second": rows * len(timed) / seconds,
             "tokens_per_second": rows * len(timed) * self.waves.new_tokens / seconds,
             "offline_requests_per_second": rows / offline,
+            "of_offline": rows * len(timed) / seconds / (rows / offline),
             "step_ms_p50": median(full),
             "step_ms_p95": full[int(0.95 * (len(full) - 1))],
             "forwards_per_step": sum(tick.evaluations for tick in ticks) / len(ticks),
             "first_wave_seconds": runs[0][0],
+            "slowest_ticks_ms": [round(tick.seconds * 1e3, 2) for tick in slowest],
         }
 
     def serve(
@@ -160,13 +163,14 @@ def table(content: dict[str, Any]) -> str:
     lines = [
         f"`{content['command']}`, {content['model']}, {machine_line(content['machine'])}",
         "",
-        "| requests at a time | requests/s | offline | step p50, ms | p95 | forwards per step |",
-        "|---|---|---|---|---|---|",
+        "| requests at a time | requests/s | offline | step p50, ms | p95 | forwards per step | warm-up, s |",
+        "|---|---|---|---|---|---|---|",
     ]
     for name, run in content["runs"].items():
         lines.append(
             f"| {name} | {run['requests_per_second']:.2f} | {run['offline_requests_per_second']:.2f} "
-            f"| {run['step_ms_p50']:.2f} | {run['step_ms_p95']:.2f} | {run['forwards_per_step']:.2f} |"
+            f"| {run['step_ms_p50']:.2f} | {run['step_ms_p95']:.2f} | {run['forwards_per_step']:.2f} "
+            f"| {run['first_wave_seconds']:.0f} |"
         )
     return "\n".join(lines)
 

@@ -23,7 +23,6 @@ import typer
 
 import unmask
 from benchmarks import server_loads as loads
-from benchmarks.http_clients import HttpClients
 from benchmarks.padding import prompt_lengths
 from benchmarks.server import Server, Workload, load_model
 from unmask.bench.report import Report, check_names, command_line
@@ -167,6 +166,8 @@ class Bench:
 
     def over_http(self, clients: int, *, stream: bool) -> dict[str, Any]:
         """Serve prompts of equal length over HTTP; their shapes are compiled."""
+        from benchmarks.http_clients import HttpClients  # needs uvicorn
+
         return self.closed(self.equal_prompts(), clients, partial(HttpClients, stream=stream))
 
     def closed(

@@ -40,7 +40,14 @@ SIZES = {
 }
 EXPERTS = {"num_experts": 8, "num_experts_per_tok": 2}
 QWEN3_EXPERTS = {**EXPERTS, "moe_intermediate_size": 16}
-LLADA2 = {**QWEN3_EXPERTS, "n_group": 4, "topk_group": 2, "first_k_dense_replace": 1, "num_shared_experts": 1}
+LLADA2 = {
+    **QWEN3_EXPERTS,
+    "n_group": 4,
+    "topk_group": 2,
+    "routed_scaling_factor": 1.0,
+    "first_k_dense_replace": 1,
+    "num_shared_experts": 1,
+}
 CONFIGS: dict[str, dict[str, object]] = {
     "sdar": {"model_type": "sdar", "architectures": ["SDARForCausalLM"], "block_size": 4},
     "sdar-moe": {

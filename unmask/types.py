@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from itertools import repeat
 from typing import Any, Generic, Literal, Protocol, TypeVar, runtime_checkable
 
 import torch
@@ -39,6 +40,10 @@ class HiddenStates:
         """Apply `work` to the states and those of the others."""
         return replace(self, states=work(self.states, *(other.states for other in others)))
 
+    def split(self, size: int) -> list[HiddenStates]:
+        """Return parts of `size` rows."""
+        return [HiddenStates(states, self.weight) for states in torch.split(self.states, size)]
+
 
 def _rounded(x: Tensor, dtype: torch.dtype) -> Tensor:
     """Round x to the dtype, as the head rounds its logits, and return it in float32."""
@@ -70,6 +75,13 @@ class Attention:
         tensors = [(part.weights, part.confidence, part.real, part.filled) for part in (self, *others)]
         weights, confidence, real, filled = (work(*same) for same in zip(*tensors, strict=True))
         return Attention(weights, confidence, real, filled, self.first)
+
+    def split(self, size: int) -> list[Attention]:
+        """Return parts of `size` rows."""
+        tensors = (self.weights, self.confidence, self.real, self.filled)
+        weights, confidence, real, filled = (torch.split(tensor, size) for tensor in tensors)
+        parts = zip(weights, confidence, real, filled, repeat(self.first), strict=False)
+        return [Attention(*part) for part in parts]
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +149,12 @@ class Prediction:
     def take(self, rows: Tensor | slice) -> Prediction:
         """Return the prediction of the rows with these numbers [n], in this order."""
         return self.each(lambda tensor: tensor[rows])
+
+    def split(self, size: int = 1) -> list[Prediction]:
+        """Return the predictions of `size` rows at a time: far faster than taking them one by one."""
+        members = [getattr(self, field.name) for field in fields(self)]
+        parts = (repeat(None) if member is None else member.split(size) for member in members)
+        return [Prediction(*part) for part in zip(*parts, strict=False)]
 
     @staticmethod
     def join(parts: Sequence[Prediction]) -> Prediction:

@@ -124,5 +124,6 @@ def test_block_models_are_served_plain_and_compiled(tmp_path, family):
     content = json.loads(file.read_text())
     assert list(content["runs"]) == ["plain, 1", "plain, 3", "compiled, 1", "compiled, 3"]
     for run in content["runs"].values():
+        slowest = run.pop("slowest_ticks_ms")
         assert min(run.values()) > 0
-        assert run["step_ms_p50"] <= run["step_ms_p95"]
+        assert run["step_ms_p50"] <= run["step_ms_p95"] <= slowest[0]

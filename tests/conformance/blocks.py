@@ -14,6 +14,7 @@ from torch import Tensor
 from tests.conformance import golden
 from tests.conformance.references import Settings
 from unmask import AppendCache, Base, Canvas, Editing, Options, QuotaThreshold, blank, denoise, plan
+from unmask.decoding.plan import Block
 from unmask.types import BlockGrid, Decision, MaskedLM, Needs, Observation, Sampler, Step
 
 NO_PAD = -1
@@ -107,14 +108,15 @@ def bd3lm(settings: Settings, arrays: dict[str, np.ndarray]) -> Replay:
     settings.only("temperature", 0)
     settings.only("method", "bd3lm", "mdlm")
     length, size = settings.get("max_new_tokens"), settings.get("block_size")
-    blocks = -(-length // size)
+    in_blocks = settings.get("method") == "bd3lm"
+    blocks, steps = -(-length // size), settings.get("steps")
     return Replay(
         Base(),
-        released(schedule="remaining", stop_at_block_end=True),
+        released(schedule="remaining", stop_at_eos=in_blocks, stop_at_block_end=True),
         length=length,
-        steps=settings.get("steps") // blocks,
+        steps=-(-steps // blocks),
         block_length=size,
-        grid=BlockGrid(length=size, origin="canvas") if settings.get("method") == "bd3lm" else None,
+        grid=BlockGrid(length=size, origin="canvas") if in_blocks else None,
     )
 
 
@@ -207,6 +209,9 @@ def decoding(model: MaskedLM, run: Replay, arrays: dict[str, np.ndarray], *, cac
         block_length=run.block_length,
         alone_every=grid.length if grid is not None and grid.first_alone else None,
     )
+    if grid is None or not grid.first_alone:  # every block has the same budget, also a short one
+        even = [Block(block.columns, run.steps, n * run.steps) for n, block in enumerate(blocks.blocks)]
+        blocks = replace(blocks, blocks=tuple(even))
     sub_block = run.block_length if run.sub_block_cache else None
     exact = AppendCache(grid.length, sub_block=sub_block) if grid is not None else None
     cache = exact if cached or run.sub_block_cache else None

@@ -53,6 +53,7 @@ CONFIGS = {
         "moe_intermediate_size": 16,
         "n_group": 2,
         "topk_group": 1,
+        "routed_scaling_factor": 1.0,
         "first_k_dense_replace": 1,
     },
 }
@@ -84,20 +85,30 @@ def prompts(seed: int, rows: int) -> list[list[int]]:
 )
 def test_every_row_generates_in_the_same_blocks_and_has_room_for_its_text(sizes, length, block, origin):
     layout = lay_out(sizes, length, BlockGrid(length=block, origin=origin))
-    assert layout.start % block == layout.columns % block == 0
+    assert layout.start % block == 0
     for size, padding, lead, masks in zip(sizes, layout.padding, layout.lead, layout.masks, strict=True):
         assert padding + size == layout.start + lead
         assert 0 <= lead < block
-        assert masks >= length
-        assert (lead + masks) % block == 0
         if origin == "row":
-            assert padding % block == 0
+            assert masks >= length
+            assert padding % block == (lead + masks) % block == layout.columns % block == 0
+        else:
+            assert masks == length
 
 
 def test_an_end_token_of_the_prompt_ends_no_text():
     canvas = blank([[1, 2, 3, 38]], 4, mask_id=39, pad_id=38, grid=BlockGrid(length=8))
     assert canvas.starts == [4]
     assert not canvas.finished((38,)).any()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_prompt_is_answered_though_it_ends_with_an_end_token(family):
+    own = model(family)
+    rows = [[*row, own.info.eos_ids[0]] for row in prompts(3, 4)]
+    batch = generate(own, rows, "base", max_new_tokens=9)
+    assert all(answer.steps for answer in batch)
+    assert [generate(own, [row], "base", max_new_tokens=9)[0] for row in rows] == batch
 
 
 @pytest.mark.parametrize("name", kinds())
@@ -111,13 +122,26 @@ def test_the_cache_is_exact_and_a_batch_equals_its_rows(name):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("steps", [5, 9, 12])
-def test_a_row_gets_the_same_share_of_steps_alone_and_in_a_batch(family, steps):
-    own, config = model(family), GenerationConfig(max_new_tokens=11, steps=steps)
+@pytest.mark.parametrize(("steps", "length"), [(5, 11), (9, 11), (12, 11), (7, 16)])
+def test_a_row_gets_the_same_share_of_steps_alone_and_in_a_batch(family, steps, length):
+    own, config = model(family), GenerationConfig(max_new_tokens=length, steps=steps)
     for name in ("base", "less"):
-        rows, sampler = prompts(steps, 5), make_sampler(name)
+        rows, sampler = [[1] * 8, *prompts(steps, 4)], make_sampler(name)
         batch = generate(own, rows, sampler, config)
         assert [generate(own, [row], sampler, config)[0] for row in rows] == batch
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [("prophet", {}), ("base", {"next_block_at": 0.6}), ("random", {"next_block_at": 0.6})],
+)
+def test_a_row_draws_the_same_numbers_alone_and_in_a_batch(family, name, settings):
+    """Also where all columns are drawn for, of which a batch has more."""
+    own, rows, sampler = model(family), [[1] * 8, *prompts(5, 3)], make_sampler(name)
+    config = GenerationConfig(max_new_tokens=16, temperature=0.9, stop_at_eos=False, seed=3, **settings)
+    batch = generate(own, rows, sampler, config)
+    assert [generate(own, [row], sampler, config)[0] for row in rows] == batch
 
 
 def test_fewer_steps_than_blocks_are_refused_whatever_the_batch():

@@ -135,6 +135,17 @@ def test_a_stream_sends_nothing_that_is_revoked_later():
         )
 
 
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_a_stop_string_cuts_the_text_that_would_have_been_written(sampler):
+    model = TextToy(Toy(eos_ids=()))
+    config = GenerationConfig(max_new_tokens=24, block_length=8)
+    [whole] = generate(model, [[5, 6]], sampler, config)
+    for letter in "abcdefghijklmnopqrstuvwxyz":
+        [cut] = generate(model, [[5, 6]], sampler, config, stop=(letter,))
+        assert cut.text == whole.text.split(letter)[0]
+        assert cut.steps <= whole.steps
+
+
 def test_the_server_answers_as_a_run_alone():
     model = TextToy(Toy())
     config = GenerationConfig(max_new_tokens=10, block_length=5)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from tests.toy import predict
 from unmask.decoding.summary import CHUNK, ban, summarize, top_k_ids
 from unmask.samplers.signals import entropy, kl
+from unmask.types import Attention, HiddenStates, Prediction
 
 
 def plain_top(logits: list[float], k: int) -> list[int]:
@@ -87,6 +89,33 @@ def test_where_takes_some_rows_from_another_prediction():
     assert torch.equal(mixed.lse, torch.stack([here.lse[0], there.lse[1]]))
     assert torch.equal(mixed.logits, torch.stack([here.logits[0], there.logits[1]]))
     assert here.without_logits().where(torch.tensor([True, False]), there).logits is None
+
+
+def test_a_prediction_is_the_join_of_its_rows_with_all_that_it_keeps():
+    part, square = torch.arange(6.0).view(3, 2), torch.arange(12.0).view(3, 2, 2)
+    whole = replace(
+        predict(torch.arange(18.0).view(3, 2, 3) % 5),
+        hidden=HiddenStates(square, torch.eye(2)),
+        shadow=predict(torch.arange(18.0).view(3, 2, 3) % 7).without_logits(),
+        attention=Attention(square, part, part > 1, part > 2, 4),
+    )
+    rows = whole.split()
+    assert [row.lse.shape for row in rows] == [(1, 2)] * 3
+    assert rows[1].shadow.top1.tolist() == whole.shadow.top1[1:2].tolist()
+    assert all(row.fitting is None and row.attention.first == 4 for row in rows)
+    assert_equal(Prediction.join(rows), whole)
+    assert_equal(rows[2], whole.take(slice(2, 3)))
+
+
+def assert_equal(one: Prediction, other: Prediction) -> None:
+    differences: list[torch.Tensor] = []
+
+    def compare(here: torch.Tensor, there: torch.Tensor) -> torch.Tensor:
+        differences.extend([] if torch.equal(here, there) else [here])
+        return here
+
+    one.each(compare, other)
+    assert not differences
 
 
 @pytest.mark.parametrize("width", [1, 17])

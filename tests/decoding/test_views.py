@@ -21,7 +21,7 @@ from unmask.types import Decision, Needs, Observation
 
 FAMILIES = ["llada_tiny", "dream_tiny"]
 WINDOW = slice(5, 11)
-CLOSE = {"rtol": 1e-5, "atol": 1e-5}
+CLOSE = {"rtol": 1e-5, "atol": 1e-4}  # how float32 rounds depends on the CPU and on the columns
 
 
 def tiny(family: str, *, layers: int | None = None) -> Trunk:

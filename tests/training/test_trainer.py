@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import torch
 
 from tests.conftest import GOLDENS
 from tests.raises import raises_field
-from tests.training.toy import recipe_table, write_recipe, write_tokenizer
+from tests.training.toy import draw, recipe_table, write_recipe, write_tokenizer
 from unmask import Base, blank, decode, plan
 from unmask.models.checkpoint.load import build, load
 from unmask.training.__main__ import main
@@ -56,14 +57,13 @@ def test_a_tiny_model_learns_a_pattern_that_base_then_decodes(tmp_path, family):
     assert last.loss < 0.1 * seen[0].loss
     assert last.validation["0.15"] < 0.1
     trained = load(tmp_path / "out", device="cpu")
-    prompts = [
-        trained.tokenizer.chat([{"role": "user", "content": text}])
-        for text in ("copy a b", "copy h c", "double h e e g", "double f b a c")
-    ]
+    items = [draw(random.Random(number), {"copy": 1, "double": 1}) for number in range(40)]
+    prompts = [trained.tokenizer.chat([{"role": "user", "content": item.prompt}]) for item in items]
     canvas = blank(prompts, 9, mask_id=trained.info.mask_id, pad_id=trained.info.pad_id)
     result = decode(trained, canvas, Base(), plan(canvas.start, 9, steps=9))
     texts = [trained.tokenizer.decode(row) for row in result.generated.tolist()]
-    assert texts == ["a b", "h c", "h h e e e e g g", "f f b b a a c c"]
+    right = [text == item.answer for text, item in zip(texts, items, strict=True)]
+    assert sum(right) >= 0.7 * len(items)  # by chance: none
 
 
 def test_an_interrupted_run_that_is_resumed_equals_one_that_was_not(tmp_path):

@@ -65,6 +65,10 @@ class AppendCache:
             return slice(min(self.final, need.start), min(self.block.stop, n))
         return slice(min(self.narrow.start, need.start), min(self.narrow.stop, n))
 
+    def is_short(self, width: int) -> bool:
+        """Whether a forward of so many columns runs one block or two; that of a prompt runs more."""
+        return width <= 2 * self.block_length
+
     def ran(self, columns: slice) -> None:
         """Take note of a forward: all columns before the block are final."""
         self.final, self.whole = self.block.start, False
@@ -97,15 +101,18 @@ class AppendCache:
 class SideBySide:
     """The caches of several rows as one, for a forward of rows that all end in the same column.
 
-    Each row stands in columns of its own cache, and further right in the batch. A model with guidance runs
-    every row twice, and its cache has two rows.
+    Each row stands in columns of its own cache, and further right in the batch. Every row runs as many
+    columns as the one that needs the most. Those that are final, or lie before the row, are not stored. With
+    guidance every row runs twice, and its cache has two rows.
     """
 
     persistent = True
 
-    def __init__(self, parts: Sequence[tuple[AppendCache, int]]) -> None:
-        self.parts = parts  # the cache of each row, and the column where the row ends
-        self._longest = max(length for _, length in parts)
+    def __init__(self, parts: Sequence[tuple[AppendCache, int]], running: int = 0) -> None:
+        """Join the caches of rows, each with the column where its row ends. Run `running` columns or more."""
+        self.parts = parts
+        self.running = running
+        self.length = max(running, *(length for _, length in parts))  # columns of the batch
 
     def start_block(self, block: slice) -> None:
         raise NotImplementedError("each row's cache starts its own block")
@@ -117,11 +124,14 @@ class SideBySide:
         raise NotImplementedError("each row's cache takes note of its own masks")
 
     def columns(self, need: slice, n: int) -> slice:
-        """Return the columns to run, which every cache agrees on."""
-        cache, length = self.parts[0]
-        shift = self._longest - length
-        own = cache.columns(slice(need.start - shift, need.stop - shift), length)
-        return slice(own.start + shift, own.stop + shift)
+        """Return the columns to run."""
+        own = [
+            (cache.columns(slice(need.start - shift, need.stop - shift), self.length - shift), shift)
+            for cache, shift in self._shifts()
+        ]
+        start = min(part.start + shift for part, shift in own)
+        stop = max(part.stop + shift for part, shift in own)
+        return slice(min(start, stop - self.running), stop)
 
     def ran(self, columns: slice) -> None:
         """Take note of a forward in every row's cache."""
@@ -140,4 +150,4 @@ class SideBySide:
 
     def _shifts(self) -> Iterator[tuple[AppendCache, int]]:
         for cache, length in self.parts:
-            yield cache, self._longest - length
+            yield cache, self.length - length

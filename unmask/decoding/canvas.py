@@ -56,12 +56,16 @@ class Canvas:
 
     @property
     def generated(self) -> Tensor:
-        """The tokens from column `start` on, [B, N - start]; NO_TOKEN where the prompt stands."""
-        tokens = self.tokens[:, self.start :]
+        """The tokens from column `start` on, [B, N - start]; NO_TOKEN where a prompt stands."""
+        return hide(self.tokens[:, self.start :], self.in_prompt)
+
+    @property
+    def in_prompt(self) -> Tensor | None:
+        """The columns from `start` on where a prompt stands, [B, N - start] bool; None: none."""
         if self.lead is None:
-            return tokens
-        column = torch.arange(tokens.shape[1], device=tokens.device)
-        return torch.where(column < self.lead[:, None], NO_TOKEN, tokens)
+            return None
+        column = torch.arange(self.tokens.shape[1] - self.start, device=self.tokens.device)
+        return column < self.lead[:, None]
 
     def masked(self, window: slice) -> Tensor:
         """Return the columns of the window that are still masked, [B, W] bool."""
@@ -72,7 +76,7 @@ class Canvas:
         written = self.tokens.clone()
         part = written[:, window]
         torch.where(where, tokens, part, out=part)
-        return replace(self, tokens=written)
+        return Canvas(written, self.attend, self.start, self.mask_id, self.lead)
 
     def ended(self, eos_ids: Sequence[int]) -> Tensor:
         """Return the generated columns with an end token and no mask to its left, [B, N - start] bool."""
@@ -91,6 +95,11 @@ class Canvas:
         return self.commit(
             window, behind & self.masked(window), torch.full_like(behind, eos_ids[0], dtype=torch.int64)
         )
+
+
+def hide(tokens: Tensor, where: Tensor | None) -> Tensor:
+    """Return the tokens with NO_TOKEN where `where` is true; None: nowhere."""
+    return tokens if where is None else tokens.masked_fill(where, NO_TOKEN)
 
 
 def ended(generated: Tensor, mask_id: int, eos_ids: Sequence[int]) -> Tensor:
@@ -120,7 +129,7 @@ def blank(
 ) -> Canvas:
     """Return the prompts followed by `length` masks; `pins` sets tokens at offsets of the generation.
 
-    On a grid, a row gets as many masks as complete its last block.
+    On a grid that counts from the first token, a row gets as many masks as complete its last block.
     """
     _check(prompts, length, mask_id, pins or {})
     layout = lay_out([len(prompt) for prompt in prompts], length, grid)
@@ -170,6 +179,8 @@ def lay_out(prompts: Sequence[int], length: int, grid: BlockGrid | None = None) 
     before = [n - part for n, part in zip(prompts, lead, strict=True)]
     start = -(-max(before) // size) * size
     masks = [-(-(part + length) // size) * size - part for part in lead]
+    if grid.origin == "canvas":  # such a model decodes a short last block
+        masks = [length] * len(prompts)
     columns = start + max(part + new for part, new in zip(lead, masks, strict=True))
     return Layout([start - n for n in before], lead, masks, start, columns)
 

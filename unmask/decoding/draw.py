@@ -72,8 +72,13 @@ class Selection:
 class RowNoise:
     """Uniform numbers from one generator per row: a row's stream does not depend on its neighbours."""
 
-    def __init__(self, seeds: Sequence[int]) -> None:
+    def __init__(self, seeds: Sequence[int], widths: Sequence[int] | None = None) -> None:
+        """Make the generators. `widths`: the most numbers that each row draws at a time; None: no limit.
+
+        A batch may have more columns than one of its rows alone.
+        """
         self._generators = [torch.Generator().manual_seed(seed) for seed in seeds]
+        self._widths = widths
 
     def __call__(self, running: Tensor, width: int) -> Tensor:
         """Return uniform numbers in (0, 1), [B, width]; only running rows advance their stream."""
@@ -83,5 +88,6 @@ class RowNoise:
         noise = torch.full((len(self._generators), width), 0.5, dtype=torch.float32)
         for row, (generator, runs) in enumerate(zip(self._generators, running.tolist(), strict=True)):
             if runs:
-                noise[row] = torch.rand(width, generator=generator, dtype=torch.float32)
+                own = width if self._widths is None else min(width, self._widths[row])
+                noise[row, :own] = torch.rand(own, generator=generator, dtype=torch.float32)
         return noise.clamp(min=torch.finfo(torch.float32).tiny).to(running.device)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from unmask.decoding.bans import Bans
-from unmask.decoding.canvas import Canvas, ended
+from unmask.decoding.canvas import Canvas, ended, is_any
 from unmask.decoding.checks import check_no_cache, check_written, checked_logits
 from unmask.decoding.draw import NoiseSource, RowNoise
 from unmask.decoding.observe import Context, Outcome, Scene, decide, fill
@@ -22,6 +22,7 @@ from unmask.decoding.plan import Block
 from unmask.decoding.rows import History, Rows, Written
 from unmask.decoding.speculation import SharedCache, Speculator, beside
 from unmask.decoding.summary import summarize
+from unmask.decoding.transfer import read_together
 from unmask.decoding.turns import Todo, Turn
 from unmask.types import (
     Attention,
@@ -297,19 +298,21 @@ def remaining(rows: Rows, window: slice, block: Block) -> Todo:
     A row is done at its first end token without a mask to its left. Where predictions may be used again, a
     row that the last step left as it was needs no new forward.
     """
-    canvas = rows.canvas
+    canvas, generated, eos_ids = rows.canvas, rows.ending_in(block), rows.eos_ids
+    if eos_ids and generated.is_cpu and not is_any(generated, eos_ids).any():
+        eos_ids = ()  # no text can have ended; asking a GPU would mean waiting for it
     masked, active, running, fresh = left_to_do(
         canvas.tokens[:, window],
-        rows.ending_in(block),
+        generated,
         inside(rows, window, block),
         rows.stopped,
         rows.open,
         rows.changed if rows.reuse else None,
         mask_id=canvas.mask_id,
-        eos_ids=rows.eos_ids,
+        eos_ids=eos_ids,
     )
     broken = torch.zeros_like(running) if rows.broken is None else rows.broken
-    flags: list[list[bool]] = torch.stack([running, fresh, broken]).tolist()
+    flags = read_together(running, fresh, broken)
     if any(flags[2]):
         raise broken_logits([row for row, flag in enumerate(flags[2]) if flag], rows.steps)
     urgent = None if rows.open_blocks is None else rows.open_blocks.urgent(masked)

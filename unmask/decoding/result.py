@@ -87,20 +87,21 @@ class Counter:
     """Counts steps: keeps a few numbers of every step, and adds them up at the end."""
 
     def __init__(self, canvas: Canvas) -> None:
-        self.canvas = canvas
+        self.canvas = canvas  # as the run began
+        self.tokens = canvas.tokens  # as they are now
         self.evaluations = 0
         self._steps: list[tuple[Tensor, ...]] = []  # [B] each
         self._leftover: list[bool] = []
 
     def add(self, step: Step) -> None:
         """Count one step."""
-        self.canvas = replace(self.canvas, tokens=step.tokens)
+        self.tokens = step.tokens
         self.evaluations += step.forward
         decision = step.decision
         committed = decision.commit.sum(-1)
         changed = [part.sum(-1) for part in (decision.revoke, decision.rewrite) if part is not None]
         revoked = sum(changed, self._nothing)
-        rows = step.fresh * (1 if step.guesses is None else 1 + step.guesses)
+        rows = step.fresh if step.guesses is None else step.fresh * (1 + step.guesses)
         self._steps.append(
             (step.running, step.fresh, rows, decision.forced, committed, decision.eligible.any(-1), revoked)
         )
@@ -132,7 +133,7 @@ class Counter:
 
     def result(self, eos_ids: tuple[int, ...]) -> Result:
         """Return the batch as it is now."""
-        final = self.canvas.close(eos_ids)
+        final = replace(self.canvas, tokens=self.tokens).close(eos_ids)
         ended = final.finished(eos_ids).tolist()
         finish: tuple[Finish, ...] = tuple("eos" if end else "length" for end in ended)
         counts, names = self.counts(), [field.name for field in fields(Counts)]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from unmask.decoding.bans import Bans, Language
-from unmask.decoding.canvas import Canvas, ended
+from unmask.decoding.canvas import Canvas, ended, hide
 from unmask.decoding.options import Options
 from unmask.decoding.overlap import OpenBlocks
 from unmask.decoding.plan import Block, Overlap
@@ -40,8 +40,10 @@ class History:
 
     def push(self, now: Prediction, carry: Tensor | None, needs: Needs, running: Tensor | None) -> History:
         """Return the history after one more step of the rows `running` [B], or of all rows if it is None."""
-        kept = now if needs.logits or needs.gather_logits else now.without_logits()
-        past = (kept, *self.past)[: needs.lookback]
+        past: tuple[Prediction, ...] = ()
+        if needs.lookback:
+            kept = now if needs.logits or needs.gather_logits else now.without_logits()
+            past = (kept, *self.past)[: needs.lookback]
         # a row that idles now may run in a later block, which only a history that spans blocks will see
         if running is not None and needs.span:
             merged = tuple(new.where(running, old) for new, old in zip(past, self.past, strict=False))
@@ -53,10 +55,13 @@ class History:
 
     @staticmethod
     def join(parts: Sequence[History]) -> History:
-        """Stack the rows of several histories of equal depth."""
+        """Stack several histories of one row each and of equal depth."""
         if len(parts) == 1:
             return parts[0]
         seen = [part.seen for part in parts if part.seen is not None]
+        if seen:
+            none = torch.zeros_like(seen[0])
+            seen = [none if part.seen is None else part.seen for part in parts]
         carry = [part.carry for part in parts if part.carry is not None]
         return History(
             tuple(Prediction.join(before) for before in zip(*(part.past for part in parts), strict=True)),
@@ -85,10 +90,12 @@ class Rows:
     open: Tensor | None = None  # [B] bool, rows whose sampler goes on with a block that has no masks
     open_blocks: OpenBlocks | None = None  # where blocks overlap
     given: Tensor | None = field(init=False)  # [B, N] bool, never to be revoked
+    in_prompt: Tensor | None = field(init=False)  # [B, L] bool, generated columns where a prompt stands
     eos_ids: tuple[int, ...] = field(init=False)  # end a row
     reuse: bool = field(init=False)  # an unchanged row needs no new forward
 
     def __post_init__(self) -> None:
+        self.in_prompt = self.canvas.in_prompt
         self.eos_ids = self.info.eos_ids if self.options.stop_at_eos else ()
         self.reuse = self.options.reuse and self.info.deterministic
         self.given = ~self.canvas.masked(slice(None)) if self.needs.revoke else None
@@ -105,9 +112,13 @@ class Rows:
         tokens = self.canvas.tokens
         self.open_blocks = OpenBlocks(overlap.parts, overlap.at, len(tokens), tokens.device)
 
-    def start_block(self, window: slice) -> None:
+    def start_block(self, window: slice, block: Block) -> None:
         """Forget the last block, unless the sampler's history spans all of them."""
         self.changed = self.open = None
+        if self.stop is not None and self.stopped is not None and self.needs.revoke:
+            tokens = self.canvas.tokens.clone()
+            tokens[:, block.columns.start :] = self.canvas.mask_id  # they are not final yet
+            self.stopped = self.stopped | self.stop(tokens)
         if self.bans is not None:
             self.bans = self.bans.focus(self.canvas, window)
         if not self.needs.span:
@@ -115,9 +126,12 @@ class Rows:
 
     def ending_in(self, block: Block) -> Tensor:
         """Return the generated columns [B, L] in which an end token may end its row now."""
-        generated = self.canvas.generated
+        tokens, start = self.canvas.tokens, self.canvas.start
+        if not self.eos_ids:
+            return tokens[:, :0]
+        generated = hide(tokens[:, start:], self.in_prompt)
         if self.options.stop_at_block_end or self.needs.whole_blocks:
-            return generated[:, : block.columns.start - self.canvas.start]
+            return generated[:, : block.columns.start - start]
         return generated
 
     def unfinished(self, block: Block) -> Tensor:
@@ -178,7 +192,7 @@ class Rows:
             running = None if turn.todo.num_running == len(turn.todo.running) else turn.todo.running
             self.history = self.history.push(prediction, decision.carry, self.needs, running)
         self.open = None if decision.open is None else decision.open & turn.todo.running
-        if self.stop is not None and self.stopped is not None:
+        if self.stop is not None and self.stopped is not None and not self.needs.revoke:
             self.stopped = self.stopped | self.stop(self.canvas.tokens)
         return Step(
             turn.index,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,3 +26,9 @@ def to_host(tensor: Tensor) -> Callable[[], Tensor]:
         return copied
 
     return wait
+
+
+def read_together(*tensors: Tensor) -> list[Any]:
+    """Return tensors of one shape as lists; the host waits for their device once."""
+    on_host = tensors if tensors[0].is_cpu else torch.stack(tensors).cpu()
+    return [tensor.tolist() for tensor in on_host]

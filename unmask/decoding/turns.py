@@ -63,7 +63,7 @@ def turns(rows: Rows, plan: Plan, look: Look) -> Iterator[Turn]:
         rows.let_blocks_overlap(plan.overlap)
     for number, block in enumerate(plan.blocks):
         window = plan.columns if rows.needs.span else block.columns
-        rows.start_block(window)
+        rows.start_block(window, block)
         todo = look(rows, window, block)
         started = (todo.active if plan.overlap is None else todo.masked).sum(-1)
         if schedule == "block":  # also in a block that is partly prompt

@@ -16,8 +16,8 @@ from torch import Tensor
 from unmask.decoding.append_cache import AppendCache
 from unmask.decoding.cache import BlockCache
 from unmask.fast import kernels
-from unmask.fast.kv_pool import write_and_gather
-from unmask.models.layers import Store
+from unmask.fast.kv_pool import place_columns, write_pages
+from unmask.models.layers import PAGE, Store, rotary
 from unmask.models.trunk import Stream, Sum, Trunk
 from unmask.types import BlockGrid
 
@@ -47,17 +47,19 @@ class CapturedForward(ABC):
 
     store: StaticKV | None = None
 
-    def __init__(self, model: Trunk, key: GraphKey, inputs: Sequence[Tensor], pool: Any) -> None:
+    def __init__(
+        self, model: Trunk, key: GraphKey, inputs: Sequence[Tensor], graph_pool: Any, *, capture: bool = True
+    ) -> None:
         """Capture a forward. `inputs` are its own: those of later forwards are copied into them."""
         self.model, self.key, self.inputs = model, key, inputs
         columns = key.rows * key.running
         first = next((layers for most, layers in HEAD_LAYERS.items() if columns <= most), 0)
         self.head_layers = min(first, len(model.layers) - 1)
         self.copied: Sequence[Tensor] = ()  # the tensors that the inputs behind the tokens were copied from
-        self.graphs = [torch.cuda.CUDAGraph() for _ in range(2)] if inputs[0].is_cuda else []
+        self.graphs = [torch.cuda.CUDAGraph() for _ in range(2)] if capture and inputs[0].is_cuda else []
         if self.graphs:
             with kernels.device_of(inputs[0]):
-                self._capture(pool)
+                self._capture(graph_pool)
 
     @abstractmethod
     def _enter(self) -> Stream:
@@ -67,7 +69,7 @@ class CapturedForward(ABC):
     def _stores(self) -> Sequence[Store | None]:
         """Return the KV store of every layer."""
 
-    def _capture(self, pool: Any) -> None:
+    def _capture(self, graph_pool: Any) -> None:
         stream = torch.cuda.Stream()  # type: ignore[no-untyped-call, unused-ignore]
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
@@ -75,9 +77,9 @@ class CapturedForward(ABC):
                 self._run_head()
                 self._run_rest()
         torch.cuda.current_stream().wait_stream(stream)
-        with torch.cuda.graph(self.graphs[0], pool=pool):
+        with torch.cuda.graph(self.graphs[0], pool=graph_pool):
             self._run_head()
-        with torch.cuda.graph(self.graphs[1], pool=pool):
+        with torch.cuda.graph(self.graphs[1], pool=graph_pool):
             self._run_rest()
 
     def _run_head(self) -> None:
@@ -94,12 +96,17 @@ class CapturedForward(ABC):
         self.inputs[0][:, : tokens.shape[1]].copy_(tokens)  # columns behind are not attended to
         for number, new in enumerate(others):
             if not self.copied or new is not self.copied[number]:
-                self.inputs[1 + number].copy_(new)
+                self.inputs[1 + number][tuple(map(slice, new.shape))].copy_(new)
         self.copied = others
         if self.graphs:
             self.graphs[0].replay()
         else:
             self._run_head()
+
+    def run(self, *inputs: Tensor) -> Sum:
+        """Run all layers."""
+        self.begin(*inputs)
+        return self.finish()
 
     @torch.no_grad()
     def finish(self) -> Sum:
@@ -115,18 +122,18 @@ class CanvasForward(CapturedForward):
     """Columns of a canvas. The inputs are its tokens, the columns, and what is real or the rotations."""
 
     def __init__(
-        self, model: Trunk, key: GraphKey, store: StaticKV | None, inputs: Sequence[Tensor], pool: Any
+        self, model: Trunk, key: GraphKey, store: StaticKV | None, inputs: Sequence[Tensor], graph_pool: Any
     ) -> None:
         self.store = store
         tokens, *others = inputs
         padded = F.pad(tokens, (0, key.columns - tokens.shape[1]))
-        super().__init__(model, key, [padded, *(each.clone() for each in others)], pool)
+        super().__init__(model, key, [padded, *(each.clone() for each in others)], graph_pool)
 
     def _enter(self) -> Stream:
         tokens, index, *others = self.inputs
         attend = others[0] if self.key.padded else None
         rope = self.model.rope(tokens, attend, index) if self.key.padded else (others[0], others[1])
-        return self.model.enter(tokens, attend, index, rope)
+        return self.model.enter(tokens[:, index], rope, self.model.mask(tokens, attend, index))
 
     def _stores(self) -> Sequence[Store | None]:
         if self.store is None:
@@ -136,9 +143,10 @@ class CanvasForward(CapturedForward):
 
 
 class PooledForward(CapturedForward):
-    """The same columns of rows that have keys and values in the pool.
+    """The last columns of rows that have keys and values in the pool.
 
-    The inputs are the tokens of these columns, their rotations and masks, where to write and where to read.
+    The inputs are the tokens of these columns, how many columns of each row are not padding, and the table of
+    the rows.
     """
 
     def __init__(
@@ -147,20 +155,29 @@ class PooledForward(CapturedForward):
         key: GraphKey,
         layers: Sequence[tuple[Tensor, Tensor]],
         inputs: Sequence[Tensor],
-        pool: Any,
+        graph_pool: Any,
+        *,
+        capture: bool = True,
     ) -> None:
         self.layers = layers
-        self.held: tuple[tuple[int, int], ...] | None = None  # tenants and lengths that the inputs are for
-        own = [each.clone(memory_format=torch.contiguous_format) for each in inputs]
-        super().__init__(model, key, own, pool)
+        tokens, counts, table = inputs
+        own = tokens.clone(memory_format=torch.contiguous_format)
+        wide = F.pad(table, (0, 2 + key.keys // PAGE - table.shape[1]))  # no query sees the pages behind
+        super().__init__(model, key, [own, counts.clone(), wide], graph_pool, capture=capture)
+        if self.graphs:
+            del self.between  # other graphs may use its memory: nothing runs between the two parts
 
     def _enter(self) -> Stream:
-        tokens, cosine, sine, mask, _, _ = self.inputs
-        return self.model.enter(tokens, None, slice(None), (cosine, sine))._replace(mask=mask)
+        tokens, counts, table = self.inputs
+        assert self.key.grid is not None, "only models that attend in blocks have such caches"
+        placed = place_columns(table, counts, self.key.running, self.key.grid)
+        self.writes = placed.writes
+        shape = self.model.shape
+        rope = rotary(placed.positions, shape.rotary_size, shape.rope_theta)
+        return self.model.enter(tokens, rope, placed.pages)
 
     def _stores(self) -> Sequence[Store | None]:
-        writes, reads = self.inputs[-2:]
-        return [partial(write_and_gather, keys, values, writes, reads) for keys, values in self.layers]
+        return [partial(write_pages, keys, values, self.writes) for keys, values in self.layers]
 
 
 @dataclass(slots=True)

@@ -15,7 +15,7 @@ from unmask.fast.graphs import GraphRunner, allow_shapes
 from unmask.fast.quantized import split_multiply, use_quantized_products
 from unmask.fast.split_products import can_split, split_product
 from unmask.models.experts import Experts, can_group
-from unmask.models.layers import Attention, SwiGLU, attend, linear
+from unmask.models.layers import PAGE, Attention, Mask, Pages, SwiGLU, attend, linear
 from unmask.models.quantized.experts import QuantizedExperts
 from unmask.models.quantized.linear import QuantizedLinear
 from unmask.models.trunk import Trunk
@@ -45,15 +45,16 @@ def compile(
         for module in model.modules():
             if isinstance(module, Attention | SwiGLU):
                 module.join()
+    reads_pages = False
     if layers:
         allow_shapes()
-        use_attention_kernel(model)
+        reads_pages = use_attention_kernel(model)
         use_split_products(model)
         use_quantized_products(model)
         use_expert_kernels(model, model.norm.weight.dtype)
         for each in (*model.layers, model.norm):
             each.compile(dynamic=False)
-    model.runner = runner = GraphRunner(model, bucket, graphs)
+    model.runner = runner = GraphRunner(model, bucket, graphs, reads_pages=reads_pages)
     model.executor = partial(GraphExecutor, runner=runner, compiled=layers)
     return model
 
@@ -74,22 +75,27 @@ def group_experts(model: Trunk) -> None:
         module.grouped = True  # a compiled layer cannot ask for the GPU's capability
 
 
-def use_attention_kernel(model: Trunk) -> None:
-    """Let our own attention kernel run short canvases, where it can be used."""
+def use_attention_kernel(model: Trunk) -> bool:
+    """Let our own attention kernels run short canvases and read pages; return whether they can be used."""
     if not kernels.attends(model.norm.weight, model.shape.head_size):
-        return
+        return False
     from unmask.fast.kernels.attention import fused_attend
+    from unmask.fast.kernels.paged_attention import attend_to_pages
 
     # longer ones are faster with the library's kernel, which repeats the keys of grouped heads
     short = MAX_SHORT if model.shape.heads == model.shape.key_heads else MAX_SHORT_GROUPED
 
-    def attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
+    def attention(query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
+        if isinstance(mask, Pages):
+            mixed: Tensor = attend_to_pages(query, key, value, *mask, PAGE)
+            return mixed
         queries = query.shape[0] * query.shape[2]
         return (fused_attend if queries <= short else attend)(query, key, value, mask)
 
     for module in model.modules():
         if isinstance(module, Attention):
             module.attention_fn = attention
+    return True
 
 
 def use_split_products(model: Trunk) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
+from threading import Lock
 from typing import Any, TypeVar
 
 import torch
@@ -20,12 +21,14 @@ from torch import Tensor
 from unmask.decoding.append_cache import AppendCache, SideBySide
 from unmask.decoding.cache import BlockCache
 from unmask.fast.captured import CanvasForward, CapturedForward, GraphKey, PooledForward, StaticKV
-from unmask.fast.kv_pool import KVPool
-from unmask.models.layers import Rope
+from unmask.fast.kv_pool import RESERVED_PAGES, KVPool, count_pages
+from unmask.models.layers import PAGE, Rope
 from unmask.models.trunk import Sum, Trunk
 from unmask.types import BlockGrid, Cache
 
 MIN_KEYS = 512  # columns that a forward with an AppendCache sees; more of them in powers of two
+MAX_PROMPT = 1024  # columns of all rows of a captured prompt; a longer one keeps the GPU busy anyway
+CLOSE = 0.75  # of a size, which is not worth the forwards that would go with the pool
 MAX_SHAPES = 256  # compiled variants of a layer and of a decision
 MAX_FIXED = 64  # inputs kept for the next forward of the same columns; the rotations of 4,096 take 2 MB
 Fixed = TypeVar("Fixed", Tensor, Rope)
@@ -45,15 +48,18 @@ class Pending:
 class GraphRunner:
     """Runs the layers of a trunk through captured graphs."""
 
-    def __init__(self, model: Trunk, bucket: int, max_graphs: int) -> None:
+    def __init__(self, model: Trunk, bucket: int, max_graphs: int, *, reads_pages: bool = False) -> None:
+        """Make a runner. `reads_pages`: the model's attention is a kernel that reads keys in pages."""
         self.model = model
+        self.reads_pages = reads_pages
         self.bucket = bucket
         self.max_graphs = max_graphs
         self.captured: OrderedDict[GraphKey, CapturedForward] = OrderedDict()
         self.stores: dict[tuple[int, int], StaticKV] = {}  # graphs are bound to the memory of these
         self.kv_pool = KVPool(model)  # and of this one: keys and values of rows that come and go
         self.fixed: dict[tuple[str | int, ...], Any] = {}  # inputs that depend on nothing but their size
-        self.pool: Any = None  # graphs run one after another, so they share their intermediate memory
+        self.graph_pool: Any = None  # graphs run one after another, so they share their intermediate memory
+        self.engine = Lock()  # of the engine that uses it: two threads would overwrite each other's inputs
         self.submitted = 0  # forwards begun early
         self.finished = 0  # of those, the ones whose result was used
         self._open: object = None  # the forward whose inputs are in place
@@ -63,51 +69,68 @@ class GraphRunner:
         """Run all layers on some columns, as `Trunk.run_layers` does."""
         if isinstance(cache, SideBySide):
             caches = [each for each, _ in cache.parts]
-            # not with guidance, which runs two rows of each cache
-            if len(tokens) == len(caches) and all(is_short(each, columns) for each in caches):
+            # not with guidance, which runs two rows of each cache, and not in sub-blocks
+            if len(tokens) == len(caches) and all(each.sub_block is None for each in caches):
                 return self._run_pooled(tokens, attend, columns, cache)
         else:
             caches = [cache] if isinstance(cache, AppendCache) else []
-        for each in caches:
-            self.kv_pool.give_back(each)
+        assert not any(each in self.kv_pool.tenants for each in caches), (
+            "their keys and values are in the pool"
+        )
         if not captures(cache, self.model.info.grid, columns):
             with self.model.uncompiled():
                 return self.model.run_layers(tokens, attend, columns, cache)
         return self._begin(tokens, attend, columns, cache)()
 
     def _run_pooled(self, tokens: Tensor, attend: Tensor | None, columns: slice, cache: SideBySide) -> Sum:
-        """Run all layers on the same columns of rows that have keys and values in the pool."""
+        """Run all layers on the last columns of rows that have keys and values in the pool."""
         allow_shapes()
-        rows, n = tokens.shape
+        grid, running = self.model.info.grid, columns.stop - columns.start
+        assert grid is not None, "only models that attend in blocks have such caches"
         missing = self.kv_pool.missing(cache.parts)
-        if missing:  # its memory moves; forwards that are bound to it would keep the old one
-            for key in [key for key in self.captured if key.pooled]:
-                del self.captured[key]
+        if missing:
+            self._drop_pooled()
             self.kv_pool.grow(missing)
-        parts = [(self.kv_pool.admit(each, length), length) for each, length in cache.parts]
-        running, seen = columns.stop - columns.start, seen_columns(n)
-        key = GraphKey(rows, self.kv_pool.columns, running, True, seen, self.model.info.grid, pooled=True)
-
-        def make() -> list[Tensor]:
-            rope = [each.expand(rows, -1, -1, -1) for each in self.model.rope(tokens, attend, columns)]
-            mask = self.model.mask(tokens, attend, columns)
-            assert mask is not None, "only models that attend in blocks have such caches"
-            mask = F.pad(mask, (0, seen - n)).expand(rows, -1, running, -1)
-            return [*rope, mask, *self.kv_pool.places(parts, running, seen)]
-
-        held = tuple((tenant.number, length) for tenant, length in parts)
-        last = self.captured.get(key)
-        same = isinstance(last, PooledForward) and last.held == held  # only the tokens have changed
-        inputs = [tokens[:, columns], *(last.copied if last is not None and same else make())]
+        for each, length in cache.parts:
+            self.kv_pool.admit(each, length)
+        counts = tokens.new_full(tokens.shape[:1], tokens.shape[1]) if attend is None else attend.sum(-1)
+        inputs = tokens[:, columns], counts, self.kv_pool.table(cache.parts)
+        keys = self._page_columns(tokens.shape[1])
+        key = GraphKey(len(tokens), self.kv_pool.columns, running, True, keys, grid, pooled=True)
+        make = partial(PooledForward, self.model, key, tuple(self.kv_pool.layers), inputs)
         self._open = None
-        captured = self._captured(
-            key, lambda: PooledForward(self.model, key, tuple(self.kv_pool.layers), inputs, self.pool)
-        )
-        assert isinstance(captured, PooledForward)
-        captured.held = None
-        captured.begin(*inputs)
-        captured.held = held
-        return captured.finish()
+        if cache.parts[0][0].is_short(running):
+            return self._captured(key, make).run(*inputs)
+        with self.model.uncompiled():  # a prompt has a length of its own: it is not worth a compilation
+            if len(tokens) * running > MAX_PROMPT:
+                return make(None, capture=False).run(*inputs)
+            return self._captured(key, make).run(*inputs)
+
+    def _page_columns(self, columns: int) -> int:
+        """Return how many columns of a row the table of a forward has room for.
+
+        Our kernel reads the pages that it needs, so one size does for rows of any length.
+        """
+        most = self.model.info.max_length if self.reads_pages else seen_columns(columns)
+        return PAGE * count_pages(max(most, columns))
+
+    def size_pool(self, pages: int) -> None:
+        """Make the pool anew with so many pages, unless it has about as many. No request may have pages."""
+        pages += RESERVED_PAGES
+        if CLOSE * pages <= self.kv_pool.columns // PAGE <= pages / CLOSE or self.kv_pool.tenants:
+            return
+        self._drop_pooled()
+        self.kv_pool = KVPool(self.model)
+        try:
+            self.kv_pool.resize(pages)
+        except torch.OutOfMemoryError:
+            self.kv_pool = KVPool(self.model)
+            raise
+
+    def _drop_pooled(self) -> None:
+        """Drop the forwards that are bound to the memory of the pool."""
+        for key in [key for key in self.captured if key.pooled]:
+            del self.captured[key]
 
     @torch.no_grad()
     def submit(
@@ -121,8 +144,6 @@ class GraphRunner:
         columns = model.columns(tokens, need, cache)
         if not captures(cache, model.info.grid, columns):
             return None
-        if isinstance(cache, AppendCache):
-            self.kv_pool.give_back(cache)
         rest = self._begin(tokens, attend, columns, cache)
         self.submitted += 1
 
@@ -156,9 +177,7 @@ class GraphRunner:
         # without padding, rotations depend on the columns alone
         inputs = (tokens, index, *(self._rope(tokens, running) if real is None else (real,)))
         self._open = None  # a forward that was begun before may lose its inputs
-        captured = self._captured(
-            key, lambda: CanvasForward(self.model, key, store, inputs, self.pool), store
-        )
+        captured = self._captured(key, partial(CanvasForward, self.model, key, store, inputs), store)
         captured.begin(*inputs)
         opened = self._open = object()
 
@@ -166,8 +185,8 @@ class GraphRunner:
             if self._open is not opened:  # another forward took the inputs' place, and perhaps the KV store
                 return self.run(tokens, attend, columns, cache)
             x, change = captured.finish()
-            real = slice(0, columns.stop - columns.start)
-            return x[:, real], change[..., real, :]
+            own = slice(0, columns.stop - columns.start)
+            return x[:, own], change[..., own, :]
 
         return finish
 
@@ -213,15 +232,16 @@ class GraphRunner:
         return store
 
     def _captured(
-        self, key: GraphKey, make: Callable[[], CapturedForward], keep: StaticKV | None = None
+        self, key: GraphKey, make: Callable[[Any], CapturedForward], keep: StaticKV | None = None
     ) -> CapturedForward:
+        """Return a captured forward. `make` captures it, and gets the memory that graphs share."""
         if key not in self.captured:
             while len(self.captured) >= self.max_graphs:
                 self._evict(keep)
             if not self.captured:  # the old pool went with the last graph that used it
                 on_gpu = self.model.norm.weight.is_cuda
-                self.pool = torch.cuda.graph_pool_handle() if on_gpu else None
-            self.captured[key] = make()
+                self.graph_pool = torch.cuda.graph_pool_handle() if on_gpu else None
+            self.captured[key] = make(self.graph_pool)
         self.captured.move_to_end(key)
         return self.captured[key]
 
@@ -255,19 +275,13 @@ def allow_shapes() -> None:
 def captures(cache: Cache | None, grid: BlockGrid | None, columns: slice) -> bool:
     """Whether a forward of some columns with this cache is captured; of several requests, see `run`.
 
-    Keys and values of rows with guesses lie in several places: such forwards run as plain ones.
+    That of a prompt has a length of its own, a sub-block sees columns behind its own, and keys and values of
+    rows with guesses lie in several places: such forwards run as plain ones.
     """
     if isinstance(cache, AppendCache):
-        return is_short(cache, columns) and grid is not None
+        width = columns.stop - columns.start
+        return cache.is_short(width) and cache.sub_block is None and grid is not None
     return cache is None or isinstance(cache, BlockCache)
-
-
-def is_short(cache: AppendCache, columns: slice) -> bool:
-    """Whether a forward is short enough to be captured; that of a prompt has a length of its own.
-
-    A sub-block sees columns behind its own, and is never captured.
-    """
-    return columns.stop - columns.start <= 2 * cache.block_length and cache.sub_block is None
 
 
 def seen_columns(end: int) -> int:

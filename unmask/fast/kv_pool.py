@@ -1,51 +1,45 @@
 """The keys and values of many requests in one pool, so that any of them can share a captured forward.
 
 A graph is bound to its memory, while the requests of a server come and go. So their keys and values lie in
-pages of one pool. A forward gets the places of its columns: it writes those that run, and gathers all that
-they see.
+pages of one pool. A forward gets the pages of its rows: it writes the columns that run, and its queries read
+the pages that they see. Prompts that begin alike share pages.
 """
 
 from __future__ import annotations
 
 import weakref
+from collections import Counter, OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from itertools import count
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from unmask.decoding.append_cache import AppendCache
 from unmask.decoding.transfer import to_device
+from unmask.fast.prefixes import PrefixIndex, prefix_keys
+from unmask.models.layers import PAGE, Pages
 from unmask.models.trunk import Trunk
+from unmask.types import BlockGrid
 
-PAGE = 64  # columns
 FIRST_PAGES = 8  # of a new pool, which doubles when it is full
-BLANK, SPARE = 0, PAGE  # columns of two pages that no cache has: one is never written, one is never read
-
-
-@dataclass(slots=True)
-class Tenant:
-    """The pages of one cache."""
-
-    number: int  # no other tenant ever has it
-    pages: list[int] = field(default_factory=list)
-
-    def places(self, length: int) -> Tensor:
-        """Return where its first columns are, [length]."""
-        return (torch.tensor(self.pages)[:, None] * PAGE + torch.arange(PAGE)).flatten()[:length]
+RESERVED_PAGES = 2  # the first is blank: nobody writes it; nobody reads the second
+SPARE = PAGE  # where the second page begins
 
 
 class KVPool:
-    """Pages of keys and values. The pages of a cache are free again when the cache is gone."""
+    """Pages of keys and values. A page is free again when the caches that use it are gone."""
 
     def __init__(self, model: Trunk) -> None:
         self.model = model
         self.layers: list[tuple[Tensor, Tensor]] = []  # keys and values of all pages, [columns, H, D] each
-        self.tenants: weakref.WeakKeyDictionary[AppendCache, Tenant] = weakref.WeakKeyDictionary()
+        self.tenants: weakref.WeakKeyDictionary[AppendCache, list[int]] = weakref.WeakKeyDictionary()
         self._pages = 0  # of every layer; a growth that failed may have left some with more
-        self._free: list[int] = []
-        self._numbers = count()
+        self._free: OrderedDict[int, None] = OrderedDict()  # the one that is taken next comes first
+        self._users: Counter[int] = Counter()  # caches that use a page
+        self._left: list[list[int]] = []  # pages of caches that are gone, perhaps in another thread
+        self._prefixes = PrefixIndex()  # of pages in use, and of free ones until they are taken
+        self._keys: weakref.WeakKeyDictionary[AppendCache, list[bytes]] = weakref.WeakKeyDictionary()
 
     @property
     def columns(self) -> int:
@@ -58,68 +52,96 @@ class KVPool:
         return sum(side.nbytes for sides in self.layers for side in sides)
 
     @property
+    def room(self) -> int:
+        """The memory of the pages that caches can have."""
+        return max(0, self._pages - RESERVED_PAGES) * self.page_bytes
+
+    @property
+    def page_bytes(self) -> int:
+        """The memory of one page."""
+        shape = self.model.shape
+        column = 2 * shape.layers * shape.key_heads * shape.head_size
+        return PAGE * column * self.model.norm.weight.element_size()
+
+    @property
     def device(self) -> torch.device:
         return self.model.norm.weight.device
 
     def missing(self, parts: Sequence[tuple[AppendCache, int]]) -> int:
         """Return how many pages caches of these lengths need beyond those that are free."""
+        while self._left:
+            self._release(self._left.pop())
         needed = sum(self._wanted(cache, length) for cache, length in dict(parts).items())
         return max(0, needed - len(self._free))
 
     def _wanted(self, cache: AppendCache, length: int) -> int:
-        tenant = self.tenants.get(cache)
-        return -(-length // PAGE) - (0 if tenant is None else len(tenant.pages))
+        return max(0, count_pages(length) - len(self.tenants.get(cache, ())))
 
-    def admit(self, cache: AppendCache, length: int) -> Tenant:
-        """Give a cache pages for so many columns, and move what it has stored into them; `grow` before."""
-        pages = [self._free.pop() for _ in range(self._wanted(cache, length))]
-        if cache in self.tenants:
-            self.tenants[cache].pages += pages
-            return self.tenants[cache]
-        tenant = Tenant(next(self._numbers), pages)
-        weakref.finalize(cache, self._free.extend, tenant.pages)
-        places = to_device(tenant.places(cache.final), self.device)
-        for layer, stored in cache.stored.items():
-            for side, own in zip(self.layers[layer], stored, strict=True):
-                side.index_copy_(0, places, own[0, :, : cache.final].transpose(0, 1))
-        cache.stored = {}
-        self.tenants[cache] = tenant
-        return tenant
+    def begin(self, cache: AppendCache, prompt: Tensor, padding: int) -> None:
+        """Give a new cache the pages of an earlier prompt that begins alike; they need not run again.
 
-    def give_back(self, cache: AppendCache) -> None:
-        """Move the columns of a cache out of the pool: a forward that is not captured needs them."""
-        tenant = self.tenants.pop(cache, None)
-        if tenant is None:
-            return
-        places = to_device(tenant.places(cache.final), self.device)
-        cache.stored = {}
-        for layer, (keys, values) in enumerate(self.layers):
-            cache.stored[layer] = keys[places].transpose(0, 1)[None], values[places].transpose(0, 1)[None]
-        self._free.extend(tenant.pages)
-        tenant.pages.clear()
-
-    def places(self, parts: Sequence[tuple[Tenant, int]], running: int, seen: int) -> tuple[Tensor, Tensor]:
-        """Return where a forward writes its last columns, [rows * running], and reads, [rows * seen].
-
-        `parts` are the rows and their lengths. All end in the same column of the batch; a column before or
-        behind its row is blank. A row that is there twice, to fill a batch, writes into the spare page.
+        `prompt` [n] is on the host, and its last column ends a block. `padding` of its columns are padding.
         """
-        numbers = [tenant.number for tenant, _ in parts]
-        lengths = torch.tensor([length for _, length in parts])
-        longest, most = int(lengths.max()), max(len(tenant.pages) for tenant, _ in parts)
-        pages = torch.tensor([tenant.pages + [0] * (most - len(tenant.pages)) for tenant, _ in parts])
-        own = torch.arange(seen) - (longest - lengths)[:, None]  # the row's own number of a column
-        inside, own = (own >= 0) & (own < lengths[:, None]), own.clamp(0, most * PAGE - 1)
-        reads = torch.where(inside, pages.gather(1, own // PAGE) * PAGE + own % PAGE, BLANK)
-        is_copy = torch.tensor([number in numbers[:row] for row, number in enumerate(numbers)])
-        spare = SPARE + torch.arange(running) % PAGE
-        writes = torch.where(is_copy[:, None], spare, reads[:, longest - running : longest])
-        return to_device(writes.flatten(), self.device), to_device(reads.flatten(), self.device)
+        grid = self.model.info.grid
+        assert grid is not None, "only models that attend in blocks have such caches"
+        if PAGE % grid.length or grid.offset:
+            return  # a block may begin in one page and end in the next
+        self._keys[cache] = prefix_keys(prompt, padding)
+        pages = self._prefixes.find(self._keys[cache])
+        if pages:
+            self._add(cache, pages)
+            cache.final = PAGE * len(pages)
+
+    def admit(self, cache: AppendCache, length: int) -> None:
+        """Give a cache pages for so many columns; `grow` before."""
+        assert not cache.stored, "its keys and values are not in the pool"
+        self._add(cache, [self._take() for _ in range(self._wanted(cache, length))])
+        if cache.final >= PAGE * len(self._keys.get(cache, ())):  # the prompt has run, without broken logits
+            self._prefixes.add(self._keys.pop(cache, ()), self.tenants[cache])
+
+    def _take(self) -> int:
+        """Take a free page."""
+        page, _ = self._free.popitem(last=False)
+        self._prefixes.forget(page)
+        return page
+
+    def _add(self, cache: AppendCache, pages: list[int]) -> None:
+        """Let a cache use pages."""
+        if cache not in self.tenants:
+            self.tenants[cache] = []
+            weakref.finalize(cache, self._left.append, self.tenants[cache])
+        self.tenants[cache] += pages
+        for page in pages:
+            self._users[page] += 1
+            self._free.pop(page, None)
+
+    def _release(self, pages: list[int]) -> None:
+        """Free the pages of a cache that no other cache uses."""
+        self._users.subtract(pages)
+        # the end of a prefix is taken first: nobody finds it without the beginning
+        self._free.update(dict.fromkeys(page for page in reversed(pages) if not self._users[page]))
+        pages.clear()
+
+    def table(self, parts: Sequence[tuple[AppendCache, int]]) -> Tensor:
+        """Return for every row its length, how many columns are final, and its pages, [rows, 2 + pages].
+
+        A row that is there twice, to fill a batch, must write nothing: all its columns count as final.
+        """
+        most = max(len(self.tenants[cache]) for cache, _ in parts)
+        table, before = [], set()
+        for cache, length in parts:
+            pages = self.tenants[cache]
+            final = length if cache in before else cache.final
+            table.append([length, final, *pages, *[0] * (most - len(pages))])
+            before.add(cache)
+        return to_device(torch.tensor(table), self.device)
 
     def grow(self, missing: int) -> None:
-        """Make room for more pages, layer by layer; graphs that use the pool must be gone."""
-        taken = self._pages or 2  # the first two are the blank and the spare one
-        pages = max(FIRST_PAGES, 2 * self._pages, taken + missing)
+        """Make room for more pages, and for some that may come; graphs that use the pool must be gone."""
+        self.resize(max(FIRST_PAGES, 2 * self._pages, max(self._pages, RESERVED_PAGES) + missing))
+
+    def resize(self, pages: int) -> None:
+        """Make the pool larger, layer by layer; graphs that use it must be gone."""
         shape, weight = self.model.shape, self.model.norm.weight
         for layer in range(shape.layers):
             old = self.layers[layer] if layer < len(self.layers) else ()
@@ -129,16 +151,45 @@ class KVPool:
             for side, held in zip(new, old, strict=False):
                 side[: self.columns] = held[: self.columns]
             self.layers[layer : layer + 1] = [(new[0], new[1])]
-        self._free.extend(range(taken, pages))
+        self._free.update(dict.fromkeys(range(max(self._pages, RESERVED_PAGES), pages)))
         self._pages = pages
 
 
-def write_and_gather(
-    keys: Tensor, values: Tensor, writes: Tensor, reads: Tensor, k: Tensor, v: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Write the keys and values of the columns that ran, and return all that they see, [B, H, N, D] each."""
-    rows, heads, _, size = k.shape
+def count_pages(columns: int) -> int:
+    """Return how many pages so many columns of a row take."""
+    return -(-columns // PAGE)
+
+
+class PlacedColumns(NamedTuple):
+    """The columns of a forward: every row runs its last ones, equally many."""
+
+    positions: Tensor  # [rows, running]
+    writes: Tensor  # [rows * running] where their keys and values go
+    pages: Pages  # what they see
+
+
+def place_columns(table: Tensor, counts: Tensor, running: int, grid: BlockGrid) -> PlacedColumns:
+    """Place the columns of rows, from their `KVPool.table` and how many of them are not padding, [rows].
+
+    A row may need fewer columns than run. The first ones are then final, or lie before the row; they are not
+    written.
+    """
+    length, final, pages = table[:, 0, None], table[:, 1, None], table[:, 2:]
+    step = torch.arange(running, device=table.device)
+    own = length - running + step  # [rows, running], a row's own numbers of its columns
+    first = length - counts[:, None]
+    origin = (first if grid.origin == "row" else 0) + grid.offset
+    block_ends = (own - origin) // grid.length * grid.length + grid.length + origin
+    # padding sees one column: a query without keys would have an empty softmax
+    ends = block_ends.minimum(length).maximum(first + 1)
+    place = own.clamp(min=0)
+    stored = pages.gather(1, place // PAGE) * PAGE + place % PAGE
+    writes = torch.where(own >= final, stored, SPARE + step % PAGE).flatten()
+    return PlacedColumns((own - first).clamp(min=0), writes, Pages(pages, first[:, 0], ends))
+
+
+def write_pages(keys: Tensor, values: Tensor, writes: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """Write the keys and values of the columns that ran, and return the whole pool."""
     for side, new in ((keys, k), (values, v)):
         side.index_copy_(0, writes, new.transpose(1, 2).flatten(0, 1))
-    seen = [side.index_select(0, reads).view(rows, -1, heads, size) for side in (keys, values)]
-    return seen[0].transpose(1, 2), seen[1].transpose(1, 2)
+    return keys, values

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -14,8 +15,20 @@ from unmask.types import BlockGrid
 
 Rope = tuple[Tensor, Tensor]  # cosine and sine, [1 or B, 1, n, rotated columns of a head / 2] float32
 Store = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]  # fresh keys and values in, all of them out
-AttentionFn = Callable[[Tensor, Tensor, Tensor, "Tensor | None"], Tensor]  # see `attend`
 LinearFn = Callable[[nn.Module, Tensor], Tensor]  # see `linear`
+PAGE = 64  # columns
+
+
+class Pages(NamedTuple):
+    """Where the keys and values of each row lie in a pool that many rows share, and which a query sees."""
+
+    table: Tensor  # [B, P] the pages of a row, in the order of its columns
+    first: Tensor  # [B] the first column of the row that is not padding
+    ends: Tensor  # [B, n] a query sees the columns of its row from the first up to this one, at least one
+
+
+Mask = Tensor | Pages | None  # which keys each query sees; None: all
+AttentionFn = Callable[[Tensor, Tensor, Tensor, Mask], Tensor]  # see `attend`
 
 
 class RMSNorm(nn.Module):
@@ -87,8 +100,27 @@ def block_mask(blocks: Tensor, attend: Tensor | None, columns: slice | Tensor) -
     return (visible | ~attend[:, None, columns, None]) & keys
 
 
-def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
-    """Attend with queries [B, H, n, D] to keys and values [B, H / groups, N, D]; returns [B, n, H * D]."""
+def gather_pages(key: Tensor, value: Tensor, pages: Pages) -> tuple[Tensor, Tensor, Tensor]:
+    """Return keys and values of the rows, [B, H, N, D] each, from those of a pool, and the mask."""
+    column = torch.arange(pages.table.shape[1] * PAGE, device=key.device)
+    place = pages.table[:, column // PAGE] * PAGE + column % PAGE
+    # page 0 is blank; behind the last column another row may have left NaN, and zero times NaN is NaN
+    place = torch.where(column < pages.ends.amax(1, keepdim=True), place, 0).flatten()
+    rows = len(pages.table)
+    key, value = (
+        side.index_select(0, place).view(rows, -1, *side.shape[1:]).transpose(1, 2) for side in (key, value)
+    )
+    seen = (column >= pages.first[:, None, None]) & (column < pages.ends[:, :, None])
+    return key, value, seen[:, None]
+
+
+def attend(query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
+    """Attend with queries [B, H, n, D] to keys and values [B, H / groups, N, D]; returns [B, n, H * D].
+
+    With pages, keys and values are those of a pool, [columns, H / groups, D].
+    """
+    if isinstance(mask, Pages):
+        key, value, mask = gather_pages(key, value, mask)
     groups = query.shape[1] // key.shape[1]
     if groups > 1:  # enable_gqa would leave the fast kernels when there is a mask
         key, value = (t.repeat_interleave(groups, dim=1) for t in (key, value))
@@ -191,11 +223,13 @@ class Attention(nn.Module):
             query, key = self.query_norm(query), self.key_norm(key)
         return rotate(query, rope), rotate(key, rope), value
 
-    def forward(self, x: Tensor, rope: Rope, mask: Tensor | None, store: Store | None) -> Tensor:
+    def forward(self, x: Tensor, rope: Rope, mask: Mask, store: Store | None) -> Tensor:
         query, key, value = self.heads(x, rope)
         if store is not None:
             key, value = store(key, value)
-        if mask is not None and mask.shape[-1] > key.shape[2]:  # a cache may end before the canvas does
+        if (
+            isinstance(mask, Tensor) and mask.shape[-1] > key.shape[2]
+        ):  # a cache may end before the canvas does
             mask = mask[..., : key.shape[2]]
         return self.linear_fn(self.output, self.attention_fn(query, key, value, mask))
 

@@ -40,6 +40,9 @@ ROUTING = {
     "moe_intermediate_size",
     "n_group",
     "topk_group",
+    "score_function",
+    "routed_scaling_factor",
+    "first_k_dense_replace",
     # known, and without effect in the released code
     "moe_router_enable_expert_bias",
     "norm_topk_prob",
@@ -102,7 +105,10 @@ def experts_of(config: Mapping[str, object]) -> ExpertShape:
     """Read the experts and their router; raise unless experts fall into groups of equal size."""
     known_routing(config, ROUTING)
     experts, chosen = expert_count(config)
-    groups, kept = size(config, "n_group", default=1), size(config, "topk_group", default=1)
+    for name in ("n_group", "topk_group", "routed_scaling_factor"):
+        if config.get(name) is None:
+            raise FieldError(name, None, "must be there", "copy it from the published config", CONFIG)
+    groups, kept = size(config, "n_group"), size(config, "topk_group")
     if experts % groups or experts // groups < 2:
         problem = f"must divide the {experts} experts into groups of two or more"
         raise FieldError("n_group", groups, problem, "copy it from the published config", CONFIG)
@@ -120,5 +126,5 @@ def experts_of(config: Mapping[str, object]) -> ExpertShape:
         bias=True,
         groups=groups,
         kept_groups=kept,
-        scale=positive(config, "routed_scaling_factor", default=1.0),
+        scale=positive(config, "routed_scaling_factor"),
     )

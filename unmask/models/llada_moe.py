@@ -26,6 +26,7 @@ SUPPORTED = {
     "qk_layernorm": True,
     "partial_rotary_factor": 1,
     "moe_router_score_function": "softmax",
+    "routed_scaling_factor": 1,
 }
 ROUTING = {
     "num_experts",
@@ -36,6 +37,7 @@ ROUTING = {
     "moe_router_enable_expert_bias",
     # known, and without effect in the released code
     "moe_router_score_function",
+    "routed_scaling_factor",
     "norm_topk_prob",
     "router_num_group",
     "router_topk_group",

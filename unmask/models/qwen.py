@@ -12,6 +12,7 @@ from torch import Tensor
 
 from unmask.models.checkpoint.config import (
     expert_count,
+    flag,
     known_routing,
     layer_numbers,
     model_info,
@@ -47,6 +48,7 @@ SUPPORTED = {
     "use_mrope": False,
     "attention_bias": False,  # Qwen2's biases are not optional; Qwen3's would be on the output too
     "mlp_bias": False,
+    "partial_rotary_factor": 1,
     "decoder_sparse_step": 1,
 }
 ROUTING = {"num_experts", "num_experts_per_tok", "moe_intermediate_size", "norm_topk_prob"}
@@ -94,7 +96,7 @@ class Qwen(Trunk):
 def experts_of(config: Mapping[str, object]) -> ExpertShape:
     """Read the experts of Qwen3-MoE."""
     known_routing(config, ROUTING)
-    renormalised = config.get("norm_topk_prob") in (None, True)
+    renormalised = config.get("norm_topk_prob") is None or flag(config, "norm_topk_prob")
     experts, chosen = expert_count(config)
     return ExpertShape(
         router="renormalised" if renormalised else "softmax",

@@ -17,6 +17,8 @@ from torch import Tensor, nn
 from unmask.models.experts import PARTS, ExpertShape, Mixture
 from unmask.models.layers import (
     Attention,
+    Mask,
+    Pages,
     RMSNorm,
     Rope,
     Store,
@@ -104,7 +106,7 @@ class Stream(NamedTuple):
     x: Tensor
     change: Tensor
     rope: Rope
-    mask: Tensor | None
+    mask: Mask
 
 
 class Runner(Protocol):
@@ -136,13 +138,14 @@ class Layer(nn.Module):
         else:
             self.mlp = Mixture(shape.size, shape.experts)
 
-    def forward(self, x: Tensor, change: Tensor, rope: Rope, mask: Tensor | None, store: Store | None) -> Sum:
+    def forward(self, x: Tensor, change: Tensor, rope: Rope, mask: Mask, store: Store | None) -> Sum:
         x, normed = self.attention_norm(x, change)
         x, normed = self.mlp_norm(x, self.attention(normed, rope, mask, store))
         return x, self.mlp(normed)
 
     def attention_weights(self, stream: Stream) -> Tensor:
         """Return the attention of this layer on its input, [B, n, n] float32."""
+        assert not isinstance(stream.mask, Pages), "keys in pages are not compared one by one"
         normed = self.attention_norm(stream.x, stream.change)[1]
         return self.attention.weights(normed, stream.rope, stream.mask)
 
@@ -218,7 +221,6 @@ class Trunk(nn.Module):
         shadow = torch.full_like(tokens[:, window], self.info.mask_id)
         both = torch.cat([tokens, shadow], dim=1)
         rope = rotary(positions, self.shape.rotary_size, self.shape.rope_theta)
-        entered = self.enter(both, None, slice(None), rope)
         visible = shadow_mask(n, window, attend, tokens.device)
         if self.info.grid is not None:
             blocks = block_numbers(self.info.grid, tokens, attend)
@@ -227,7 +229,7 @@ class Trunk(nn.Module):
             real = None if attend is None else F.pad(attend, (0, shadow.shape[1]), value=True)
             visible = visible & block_mask(blocks, real, slice(None))
         with self.uncompiled():
-            stream = self.through(self.layers, entered._replace(mask=visible), [None] * len(self.layers))
+            stream = self.through(self.layers, self.enter(both, rope, visible), [None] * len(self.layers))
             every, ended = slice(0, both.shape[1]), (stream.x, stream.change)
             own = self.align(self.norm_states(ended, every, need), attend, window)
             shadows = self.norm_states(ended, every, slice(n, both.shape[1]))
@@ -240,7 +242,8 @@ class Trunk(nn.Module):
         as a plain one.
         """
         every = slice(0, tokens.shape[1])
-        stream = self.enter(tokens, attend, every, self.rope(tokens, attend, every))
+        rope, mask = self.rope(tokens, attend, every), self.mask(tokens, attend, every)
+        stream = self.enter(tokens, rope, mask)
         first, weights = max(0, len(self.layers) - layers), []
         with self.uncompiled():
             for number, layer in enumerate(self.layers):
@@ -303,8 +306,8 @@ class Trunk(nn.Module):
             None if cache is None else partial(cache.update, layer, columns)
             for layer in range(len(self.layers))
         ]
-        rope = self.rope(tokens, attend, columns)
-        stream = self.through(self.layers, self.enter(tokens, attend, columns, rope), stores)
+        rope, mask = self.rope(tokens, attend, columns), self.mask(tokens, attend, columns)
+        stream = self.through(self.layers, self.enter(tokens[:, columns], rope, mask), stores)
         return stream.x, stream.change
 
     def rope(self, tokens: Tensor, attend: Tensor | None, columns: slice | Tensor) -> Rope:
@@ -318,11 +321,11 @@ class Trunk(nn.Module):
             return key_mask(attend)
         return block_mask(block_numbers(self.info.grid, tokens, attend), attend, columns)
 
-    def enter(self, tokens: Tensor, attend: Tensor | None, columns: slice | Tensor, rope: Rope) -> Stream:
-        """Embed the columns [n]: the input of the first layer."""
-        change: Tensor = self.embed(tokens[:, columns]).to(self.norm.weight.dtype)
+    def enter(self, tokens: Tensor, rope: Rope, mask: Mask) -> Stream:
+        """Embed tokens [B, n]: the input of the first layer."""
+        change: Tensor = self.embed(tokens).to(self.norm.weight.dtype)
         x = torch.zeros_like(change, dtype=torch.float32)  # adds up too many terms for bfloat16
-        return Stream(x, change, rope, self.mask(tokens, attend, columns))
+        return Stream(x, change, rope, mask)
 
     def through(self, layers: Iterable[nn.Module], stream: Stream, stores: Sequence[Store | None]) -> Stream:
         """Run `layers` on `stream`; `stores[i]` is the KV store of layer i."""

@@ -16,9 +16,10 @@ import torch
 from unmask.decoding.append_cache import GROWTH, AppendCache
 from unmask.decoding.executor import MAX_LOGITS
 from unmask.errors import FieldError
+from unmask.fast.kv_pool import RESERVED_PAGES, count_pages
 from unmask.serving.job import Job
-from unmask.serving.limits import MIB
-from unmask.serving.request import Request
+from unmask.serving.limits import MIB, Limits
+from unmask.serving.request import Request, is_pooled
 from unmask.serving.shapes import MAX_COLUMNS
 from unmask.types import MaskedLM
 
@@ -36,6 +37,7 @@ class DeviceMemory:
     device: torch.device
     limit: int | None  # bytes; None: measure
     total: int | None = None
+    pool_share: float = 0.5  # of the total, at most, for the pool of keys and values
 
     def __post_init__(self) -> None:
         self.measure()
@@ -46,9 +48,28 @@ class DeviceMemory:
         if self.limit is None and self.device.type == "cuda":
             free = torch.cuda.mem_get_info(self.device)[0]
             unused = torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
-            pool: Any = getattr(getattr(self.model, "runner", None), "kv_pool", None)
-            idle = 0 if pool is None else pool.num_bytes  # the next requests use it again
-            self.total = int(USABLE * (free + unused + idle))
+            self.total = int(USABLE * (free + unused + self._pool_bytes()))
+
+    def prepare(self, limits: Limits, job: Job) -> None:
+        """Make room in the pool for all requests that the limits admit. Call it when nothing runs.
+
+        A pool that grows in traffic drops its captured forwards. If `job`, the next one, does not fit beside
+        that pool, make room for its own keys and values alone.
+        """
+        self.measure()
+        runner: Any = getattr(self.model, "runner", None)
+        if runner is None or self.model.info.grid is None or self.total is None:
+            return
+        most = int(self.pool_share * self.total) // runner.kv_pool.page_bytes - RESERVED_PAGES
+        shared = min(max(0, most), count_pages(limits.max_batch_tokens) + limits.max_rows)
+        own = count_pages(job.request.length) if is_pooled(self.model, job.request.run) else 0
+        try:
+            for pages in (shared, own):
+                runner.size_pool(pages)
+                if self.fits([job]):
+                    break
+        except torch.OutOfMemoryError:
+            self.pool_share /= 2  # others use the device too
 
     def reclaim(self) -> None:
         """Give back captured graphs, and freed memory that torch keeps."""
@@ -60,14 +81,19 @@ class DeviceMemory:
             torch.cuda.empty_cache()
 
     def fits(self, jobs: Sequence[Job]) -> bool:
-        """Return whether all these can run together."""
-        return self.total is None or self.needed(jobs) <= self.total
+        """Return whether all these can run together, in the pool and beside it."""
+        if self.total is None:
+            return True
+        pool: Any = self._pool()
+        pooled = self._pooled_bytes(jobs)
+        beside = self.needed(jobs) - pooled
+        return beside + self._pool_bytes() <= self.total and pooled <= (0 if pool is None else pool.room)
 
     def check(self, job: Job) -> None:
-        """Raise if a request does not fit even alone."""
-        if self.fits([job]):
+        """Raise if a request does not fit even alone, with a pool of its own."""
+        if self.total is None or self.needed([job]) <= self.total:
             return
-        needed, total = (number // MIB for number in (self.needed([job]), self.total or 0))
+        needed, total = (number // MIB for number in (self.needed([job]), self.total))
         problem = f"needs about {needed} MiB of the device's memory, and this server has {total}"
         remedy = "shorten the prompt or ask for fewer tokens"
         if job.request.run.cache is not None:
@@ -83,12 +109,25 @@ class DeviceMemory:
             return kept
         size = self._number_bytes()
         window = sum(request.widest * request.num_rows for request in requests)
-        kept += window * shape.size * size + sum(self._cache_bytes(request) for request in requests)
+        kept += window * shape.size * size + sum(map(self._cache_bytes, requests))
         forward = self._columns(requests) * self._column_bytes()
         logits = window * shape.vocab_size
         if not any(job.candidates for job in jobs):  # else all of them are kept to look at
             logits = min(logits, max(MAX_LOGITS, max(each.widest for each in requests) * shape.vocab_size))
         return int(kept + forward + logits * LOGIT_BYTES)
+
+    def _pool(self) -> Any:
+        """Return the pool that a compiled model has for exact caches."""
+        return getattr(getattr(self.model, "runner", None), "kv_pool", None)
+
+    def _pool_bytes(self) -> int:
+        pool = self._pool()
+        return 0 if pool is None else int(pool.num_bytes)
+
+    def _pooled_bytes(self, jobs: Sequence[Job]) -> int:
+        """Return the memory that these take in the pool."""
+        requests = [job.request for job in jobs]
+        return sum(self._cache_bytes(each) for each in requests if is_pooled(self.model, each.run))
 
     def _number_bytes(self) -> int:
         norm: Any = getattr(self.model, "norm", None)
@@ -114,17 +153,14 @@ class DeviceMemory:
         return int(numbers * self._number_bytes() * copies)
 
     def _cache_bytes(self, request: Request) -> int:
-        """Return the bytes of a request's keys and values.
-
-        A compiled model has a second copy of them. Of exact caches it has a pool, up to twice as large as
-        they need, beside the one of a prompt.
-        """
+        """Return the bytes of a request's keys and values; a compiled model copies those outside its pool."""
         cache = request.run.cache
         if cache is None:
             return 0
+        if is_pooled(self.model, request.run):
+            return int(count_pages(request.length) * self._pool().page_bytes)
         shape: Any = getattr(self.model, "shape", None)
         column = 2 * shape.layers * shape.key_heads * shape.head_size * self._number_bytes()
-        exact = isinstance(cache, AppendCache)
-        columns = -(-request.length // GROWTH) * GROWTH if exact else request.length
-        copies = (3 if exact else 2) if self._is_compiled() else 1
+        columns = -(-request.length // GROWTH) * GROWTH if isinstance(cache, AppendCache) else request.length
+        copies = 2 if self._is_compiled() else 1
         return int(column * columns * request.num_rows * copies)

@@ -14,13 +14,14 @@ from collections.abc import Iterable
 from time import perf_counter
 from types import TracebackType
 
-from unmask.errors import whole
+from unmask.errors import FieldError, whole
 from unmask.serving.device_memory import DeviceMemory
 from unmask.serving.errors import Closing, DeadlineExceeded, QueueFull, RequestFailed
 from unmask.serving.job import Job
 from unmask.serving.limits import MIB, Limits
 from unmask.serving.monitor import Monitor, NoMonitor, Tick
 from unmask.serving.request import Request, RunningRequest, infill_request, text_request
+from unmask.serving.scheduler import begin_cache
 from unmask.serving.stepper import Stepper
 from unmask.text.config import GenerationConfig
 from unmask.text.generate import DEFAULT_CONFIG, DEFAULT_SAMPLER
@@ -78,7 +79,13 @@ class Engine:
         self.close(now=error is not None)
 
     def start(self) -> None:
-        """Start the engine's thread."""
+        """Start the engine's thread. Raise if a compiled model runs in another engine."""
+        runner = getattr(self.model, "runner", None)
+        if runner is not None and not runner.engine.acquire(blocking=False):
+            remedy = "close that engine first, or load and compile the model once more"
+            raise FieldError(
+                "model", type(self.model).__name__, "is compiled and runs in another engine", remedy
+            )
         self._thread.start()
 
     def drain(self, *, now: bool = False) -> None:
@@ -172,19 +179,28 @@ class Engine:
     # from here on: the engine's thread
 
     def _run(self) -> None:
-        while self._admit():
-            if not self._running:
-                continue
-            try:
-                self._stepper.step(self._running, self._committed)
-            except Exception as error:
-                log.exception("a step failed")
-                self._stepper.forget()
-                self._fail([request.job for request in self._running if not request.is_done], error)
-            self._settle_all()
-        for job in (*(request.job for request in self._running), *self._waiting):
-            job.finish(Closing())
-        self._running, self._waiting = [], deque()
+        try:
+            while self._admit():
+                if self._running:
+                    self._step()
+        finally:
+            self._draining = True
+            for job in (*(request.job for request in self._running), *self._waiting):
+                job.finish(Closing())
+            self._running, self._waiting = [], deque()
+            self._stepper.forget()
+            runner = getattr(self.model, "runner", None)
+            if runner is not None:
+                runner.engine.release()
+
+    def _step(self) -> None:
+        try:
+            self._stepper.step(self._running, self._committed)
+        except Exception as error:
+            log.exception("a step failed")
+            self._stepper.forget()
+            self._fail([request.job for request in self._running if not request.is_done], error)
+        self._settle_all()
 
     def _admit(self) -> bool:
         """Let requests in as far as they fit; wait for one if there is nothing to do. False: all is over."""
@@ -195,10 +211,16 @@ class Engine:
                 return False
             self._waiting = deque(job for job in self._waiting if not self._is_finished(job))
             if self._waiting and not self._running:
-                self._memory.measure()
+                self._prepare_memory(self._waiting[0])
             while self._waiting and self._has_room(self._waiting[0]):
                 self._start(self._waiting.popleft())
             return True
+
+    def _prepare_memory(self, job: Job) -> None:
+        try:
+            self._memory.prepare(self.limits, job)
+        except Exception:  # the requests themselves may still fit
+            log.exception("memory could not be prepared")
 
     def _has_room(self, job: Job) -> bool:
         jobs = [job, *(each.job for each in self._running)]
@@ -213,7 +235,9 @@ class Engine:
     def _start(self, job: Job) -> None:
         job.admitted = perf_counter()
         try:
-            self._running.append(RunningRequest(job, self.model.info))
+            request = RunningRequest(job, self.model.info)
+            begin_cache(self.model, request)
+            self._running.append(request)
         except Exception as error:
             log.exception("a request could not be started", extra={"job": job.id})
             self._fail([job], error)

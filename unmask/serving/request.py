@@ -28,7 +28,7 @@ from unmask.text.gaps import read_gaps
 from unmask.text.generate import Generation, Prepared, Run, prepare
 from unmask.text.infill import Infilling, PreparedInfill, prepare_infill
 from unmask.text.prompts import Prompt, TextModel, encode_text
-from unmask.types import ModelInfo, Prediction, Sampler, Step
+from unmask.types import MaskedLM, ModelInfo, Prediction, Sampler, Step
 
 if TYPE_CHECKING:
     from unmask.serving.job import Job
@@ -124,6 +124,12 @@ def _checked(
     return request
 
 
+def is_pooled(model: MaskedLM, run: Run) -> bool:
+    """Whether a compiled model has the keys and values of a request in its pool; guided ones run twice."""
+    runner = getattr(model, "runner", None)
+    return runner is not None and isinstance(run.cache, AppendCache) and not run.guidance
+
+
 def _widest(run: Run) -> int:
     """Return the columns of the widest window."""
     windows = [run.plan.columns] if run.sampler.needs.span else [block.columns for block in run.plan.blocks]
@@ -159,7 +165,7 @@ class GroupKey(NamedTuple):
     width: int
     overlapping: bool
     leftover: bool
-    history: tuple[int, bool, bool]
+    history: tuple[int, bool]
 
 
 class CachePlace(NamedTuple):
@@ -220,6 +226,11 @@ class RunningRequest:
         return self.turn.todo.num_fresh > 0
 
     @property
+    def reads_prediction(self) -> bool:
+        """Whether a commit reads the values of its prediction; requests with the same key agree."""
+        return self.rows.needs.lookback > 0 or self.rows.language is not None
+
+    @property
     def length(self) -> int:
         """The columns that its next forward must see: all, or with an exact cache those up to its block."""
         if isinstance(self.cache, AppendCache):
@@ -244,7 +255,7 @@ class RunningRequest:
             width=window.stop - window.start,
             overlapping=run.plan.overlap is not None,
             leftover=self.turn.leftover,
-            history=(len(history.past), history.seen is None, history.carry is None),
+            history=(len(history.past), history.carry is None),
         )
 
     def draw(self, number: int) -> Tensor:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from itertools import count, islice
-from typing import NamedTuple
+from itertools import count, islice, repeat
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,12 +20,21 @@ from unmask.decoding.observe import Outcome
 from unmask.decoding.rows import History, Written
 from unmask.decoding.transfer import to_device, to_host
 from unmask.decoding.turns import Todo, Turn
-from unmask.serving.request import CachePlace, RunningRequest
-from unmask.serving.shapes import round_length, split_rows
+from unmask.serving.request import CachePlace, RunningRequest, is_pooled
+from unmask.serving.shapes import FEW_COLUMNS, round_length, split_rows
 from unmask.types import Cache, Decision, MaskedLM, Prediction
 
 MIN_LENGTH = 0.75  # of the longest row of a forward, to which all are padded
-FAR = 1023  # columns that a row with an exact cache may see beside shorter ones; beyond, like joins like
+FAR = 1023  # columns that a row may see beside shorter ones where keys are copied; beyond, like joins like
+PROMPT_UNIT = 64  # columns of a prompt are rounded up to a multiple of this, and of more for long ones
+
+
+def begin_cache(model: Any, request: RunningRequest) -> None:
+    """Let the cache of a new request begin with what the pool holds of its prompt."""
+    cache, canvas = request.cache, request.rows.canvas
+    if isinstance(cache, AppendCache) and is_pooled(model, request.run):
+        padding = 0 if canvas.attend is None else int((~canvas.attend).sum())
+        model.runner.kv_pool.begin(cache, canvas.tokens[0, : cache.block.start], padding)
 
 
 def forward_groups(
@@ -34,8 +43,8 @@ def forward_groups(
     """Group requests that are worth one forward.
 
     Rows are of like length, as all are padded to the longest. Rows with a block cache are of equal length and
-    run the same columns; with an exact cache they run equally many, whatever their length. Guided rows, which
-    run twice, share a forward with each other. Every request is in a group, so none waits for another.
+    run the same columns; with an exact cache they may have any length. Guided rows, which run twice, share a
+    forward with each other. Every request is in a group, so none waits for another.
     """
     if alone:
         return [[request] for request in requests]
@@ -45,19 +54,49 @@ def forward_groups(
     groups: list[list[RunningRequest]] = []
     for kind in kinds.values():
         first = kind[0]
-        length = _compiled_length(model, first)
         if isinstance(first.cache, AppendCache):
-            running = _running(model, first)
-            length = running.stop - running.start
-        if length is None:
-            groups += _of_like_length(kind)
-        elif getattr(model, "runner", None) is None:
-            groups.append(kind)
-        else:
-            rows = iter(kind)
-            sizes = split_rows(len(kind), length * first.request.num_rows)
-            groups += [list(islice(rows, size)) for size in sizes]
+            for part in _of_like_width(model, kind):
+                groups += _split(model, part, max(_width(model, row) for row in part))
+            continue
+        length = _compiled_length(model, first)
+        groups += _of_like_length(kind) if length is None else _split(model, kind, length)
     return groups
+
+
+def _split(model: MaskedLM, rows: list[RunningRequest], length: int) -> list[list[RunningRequest]]:
+    """Split rows into forwards of few sizes, if every size must be compiled."""
+    if getattr(model, "runner", None) is None:
+        return [rows]
+    upcoming = iter(rows)
+    sizes = split_rows(len(rows), length * rows[0].request.num_rows)
+    return [list(islice(upcoming, size)) for size in sizes]
+
+
+def _of_like_width(model: MaskedLM, rows: list[RunningRequest]) -> list[list[RunningRequest]]:
+    """Split rows with exact caches by the columns that they run, unless all together are few.
+
+    A row that begins a block runs two blocks, others run one. One wide forward is faster than two as long as
+    its columns take no longer than its weights take to arrive.
+    """
+    parts: dict[int, list[RunningRequest]] = {}
+    for row in rows:
+        parts.setdefault(_width(model, row), []).append(row)
+    if len(rows) * rows[0].request.num_rows * max(parts) <= FEW_COLUMNS:
+        return [rows]
+    return list(parts.values())
+
+
+def _width(model: MaskedLM, request: RunningRequest) -> int:
+    """Return how many columns a row with an exact cache runs.
+
+    A captured forward of a prompt is bound to its width, so there prompts are rounded up to few widths.
+    """
+    assert isinstance(request.cache, AppendCache)
+    columns = _running(model, request)
+    width: int = columns.stop - columns.start
+    if request.cache.is_short(width) or not is_pooled(model, request.run):
+        return width
+    return round_length(width, PROMPT_UNIT)
 
 
 def _of_like_length(requests: Sequence[RunningRequest]) -> list[list[RunningRequest]]:
@@ -88,11 +127,14 @@ def _kind(model: MaskedLM, request: RunningRequest) -> object:
     guided, cache = request.run.guidance > 0, request.cache
     if cache is None:
         return guided, _compiled_length(model, request)
-    need, columns = _needed(model, request), _running(model, request)
     if isinstance(cache, AppendCache):  # rows end with their block, so that all end in the same column
-        place = columns.stop - columns.start, columns.stop - need.start, columns.stop - need.stop
-        # a row that sees far more columns would let all others gather as many
-        return guided, *place, max(request.length, FAR).bit_length()
+        width = _width(model, request)
+        runner = getattr(model, "runner", None)
+        reads_pages = is_pooled(model, request.run) and runner is not None and runner.reads_pages
+        # elsewhere keys are copied, and a row that sees far more of them would let all others copy as many
+        far = None if reads_pages else max(request.length, FAR).bit_length()
+        return "exact", guided, None if cache.is_short(width) else width, far
+    need, columns = _needed(model, request), _running(model, request)
     state = request.request.length, cache.state
     return guided, *state, columns.start, columns.stop, need.start, need.stop
 
@@ -109,8 +151,12 @@ def _running(model: MaskedLM, request: RunningRequest) -> slice:
     return request.cache.columns(_needed(model, request), request.request.length)
 
 
-def padded_length(model: MaskedLM, group: Sequence[RunningRequest], *, alone: bool) -> int:
+def padded_length(
+    model: MaskedLM, group: Sequence[RunningRequest], cache: Cache | None, *, alone: bool
+) -> int:
     """Return the columns to which all rows of a forward are padded."""
+    if isinstance(cache, SideBySide):
+        return cache.length
     fixed = None if alone else _compiled_length(model, group[0])
     return fixed or max(row.length for row in group)
 
@@ -138,7 +184,7 @@ def run_forward(
     """Run the model once on all requests; each takes the output of its window."""
     rows = padded(requests, model)
     cache = _join_caches(model, requests, rows)
-    length = padded_length(model, rows, alone=alone)
+    length = padded_length(model, rows, cache, alone=alone)
     canvas, shifts = _join_canvases(rows, length, model.info.pad_id, device)
     windows = [
         slice(row.turn.window.start + shift, row.turn.window.stop + shift)
@@ -183,10 +229,10 @@ def _join_caches(
     if shared is None:
         return None
     if isinstance(shared, AppendCache):
-        pooled = getattr(model, "runner", None) is not None and not rows[0].run.guidance
-        if len(rows) == 1 and not pooled:
+        if len(rows) == 1 and not is_pooled(model, rows[0].run):
             return shared
-        return SideBySide([(row.cache, row.length) for row in rows if isinstance(row.cache, AppendCache)])
+        parts = [(row.cache, row.length) for row in rows if isinstance(row.cache, AppendCache)]
+        return SideBySide(parts, running=max(_width(model, row) for row in requests))
     if [(each.cache, each.cache_place) for each in requests] == [(shared, place) for place in places]:
         return shared
     lanes = requests[0].request.num_rows  # a guided request has a second row, in the cache's second half
@@ -296,24 +342,37 @@ def start_reading(decided: Sequence[Decided]) -> Callable[[], list[list[Outcome]
     def read() -> list[list[Outcome]]:
         parts = torch.split(arrived(), [each.packed.numel() for each in decided])
         return [
-            [
-                _outcome(each.decision, row, number)
-                for number, row in enumerate(part.view(each.packed.shape)[: len(each.requests)])
-            ]
-            for each, part in zip(decided, parts, strict=True)
+            _outcomes(each, part.view(each.packed.shape)) for each, part in zip(decided, parts, strict=True)
         ]
 
     return read
 
 
-def _outcome(decision: Decision, packed: Tensor, row: int) -> Outcome:
-    """Return the outcome of one row, on the CPU but for what its sampler carries."""
-    commit, eligible, tokens, *changes = packed[:-4].view(-1, 1, decision.commit.shape[1])
+def _outcomes(decided: Decided, packed: Tensor) -> list[Outcome]:
+    """Return the outcome of each request, on the CPU but for what its sampler carries."""
+    whole, packed = decided.decision, packed[: len(decided.requests)]
+    commit, eligible, tokens, *changes = torch.split(packed[:, :-4], whole.commit.shape[1], dim=1)
     revoke, rewrite = (
-        None if whole is None else changes.pop(0).bool() for whole in (decision.revoke, decision.rewrite)
+        None if part is None else changes.pop(0).bool() for part in (whole.revoke, whole.rewrite)
     )
-    carry = None if decision.carry is None else decision.carry[row : row + 1]
-    forced, changed, broken, goes_on = packed[-4:].bool().view(4, 1)
-    own = Decision(commit.bool(), eligible.bool(), forced, carry, tokens)
-    own = replace(own, revoke=revoke, rewrite=rewrite, open=None if decision.open is None else goes_on)
-    return Outcome(own, changed, broken)
+    forced, changed, broken, goes_on = packed[:, -4:].bool().unbind(1)
+    fields = {
+        "commit": commit.bool(),
+        "eligible": eligible.bool(),
+        "forced": forced,
+        "carry": whole.carry,
+        "tokens": tokens,
+        "revoke": revoke,
+        "rewrite": rewrite,
+        "open": None if whole.open is None else goes_on,
+    }
+    rows = zip(*map(_each_row, (*fields.values(), changed, broken)), strict=False)
+    return [
+        Outcome(Decision(**dict(zip(fields, own, strict=True))), row_changed, row_broken)
+        for *own, row_changed, row_broken in rows
+    ]
+
+
+def _each_row(tensor: Tensor | None) -> Iterable[Any]:
+    """Return the rows of a tensor, [1, ...] each; of None, None without end."""
+    return repeat(None) if tensor is None else torch.split(tensor, 1)

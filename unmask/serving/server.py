@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import signal
 import socket
@@ -131,6 +132,8 @@ def serve(
     raise_descriptor_limit(settings.max_connections + DESCRIPTORS)
     engine = Engine(model, limits, Metrics(), exact=exact)
     server = make_server(engine, settings)
+    gc.collect()
+    gc.freeze()  # a full collection that looks at the modules of torch would hold up every request
     engine.start()
     try:
         server.run(sockets=list(sockets))

@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from itertools import chain
+from itertools import chain, repeat
 from time import perf_counter
 from typing import NamedTuple, TypeVar
 
 import torch
-from torch import OutOfMemoryError
+from torch import OutOfMemoryError, Tensor
 
 from unmask.decoding.observe import Outcome
 from unmask.serving.job import Job, Snapshot
@@ -32,7 +32,7 @@ from unmask.serving.scheduler import (
     start_reading,
 )
 from unmask.text.prompts import TextModel
-from unmask.types import Step
+from unmask.types import Prediction, Step
 
 log = logging.getLogger(__name__)
 OVERLAP_COLUMNS = 1536  # of all rows, from which on halves of a batch are as fast per column as the whole
@@ -53,6 +53,7 @@ class PendingStep(NamedTuple):
 
     requests: Sequence[RunningRequest]
     decided: Sequence[Decided]
+    predictions: Sequence[Iterable[Prediction]]  # of each request of a decision
     read: Callable[[], list[list[Outcome]]]  # waits for the decisions
     evaluations: int
     forwards: int
@@ -117,7 +118,8 @@ class Stepper:
     def _is_large(self, running: Sequence[RunningRequest]) -> bool:
         """Whether half of the requests keep the device busy.
 
-        Halves with a cache would take turns in the place that a compiled model has for keys and values.
+        Halves with a block cache would take turns in the place that a compiled model has for keys and values.
+        With an exact cache, a forward takes as long as its weights take to arrive: two would take twice that.
         """
         if not self.overlap or any(request.cache is not None for request in running):
             return False
@@ -145,16 +147,20 @@ class Stepper:
         ask = partial(decide, self.model, device=self.device, alone=self.exact)
         parts = [self._isolate("a sampler failed", ask, group) for group in decide_groups(live)]
         decided = list(chain.from_iterable(parts))
+        read = start_reading(decided)
+        predictions = list(map(predictions_of, decided))
         forwards = step.forwards + sum(map(len, groups))
-        return PendingStep(step.requests, decided, start_reading(decided), evaluations, forwards)
+        return PendingStep(step.requests, decided, predictions, read, evaluations, forwards)
 
     def _commit(self, step: PendingStep) -> list[Step]:
         """Wait for the decisions of some requests, and commit them row by row."""
         steps = []
-        for decided, outcomes in zip(step.decided, step.read(), strict=True):
-            for row, (request, outcome) in enumerate(zip(decided.requests, outcomes, strict=True)):
+        for decided, predictions, outcomes in zip(step.decided, step.predictions, step.read(), strict=True):
+            # compiled, a batch may have more rows than requests
+            rows = zip(decided.requests, predictions, outcomes, strict=False)
+            for row, (request, prediction, outcome) in enumerate(rows):
                 if is_live(request):
-                    commit = partial(commit_row, decided, row, outcome)
+                    commit = partial(commit_row, decided, row, prediction, outcome)
                     steps += self._isolate("a step failed", commit, [request])
         return steps
 
@@ -187,14 +193,27 @@ class Stepper:
         return [result for request in requests for result in self._isolate(failure, work, [request])]
 
 
-def commit_row(decided: Decided, row: int, outcome: Outcome, requests: Sequence[RunningRequest]) -> Step:
+def predictions_of(decided: Decided) -> Iterable[Prediction]:
+    """Return the prediction of each request; if none reads it, the first row's stands in for all."""
+    if decided.requests[0].reads_prediction:
+        return decided.prediction.split()
+    return repeat(decided.prediction.take(slice(0, 1)))
+
+
+def commit_row(
+    decided: Decided,
+    row: int,
+    prediction: Prediction,
+    outcome: Outcome,
+    requests: Sequence[RunningRequest],
+) -> Step:
     """Commit the decision on one request, and show it to its sender."""
     [request] = requests
     job, block = request.job, request.turn.number
     if job.candidates:
         seen = replace(decided.prediction, logits=decided.logits)
         request.look = look(seen, decided.decision, row, candidates=job.candidates, before=request.look)
-    step = request.commit(decided.prediction.take(slice(row, row + 1)), outcome)
+    step = request.commit(prediction, outcome)
     if request.look is not None:
         request.look = request.look.with_constraint(step.decision)
     if job.is_watched:
@@ -213,8 +232,8 @@ def is_live(request: RunningRequest) -> bool:
 
 def count_tokens(steps: Iterable[Step]) -> dict[str, int]:
     """Return how many tokens some single-row steps committed, by what committed them."""
-    count = {"accepted": 0, "forced": 0, "leftovers": 0}
+    commits: dict[str, list[Tensor]] = {"accepted": [], "forced": [], "leftovers": []}
     for step in steps:
-        by = "leftovers" if step.leftover else "forced" if step.decision.forced[0] else "accepted"
-        count[by] += int(step.decision.commit.sum())
-    return count
+        by = "leftovers" if step.leftover else "forced" if step.decision.forced else "accepted"
+        commits[by].append(step.decision.commit)
+    return {by: int(torch.cat(parts, dim=-1).sum()) if parts else 0 for by, parts in commits.items()}

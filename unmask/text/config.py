@@ -34,7 +34,7 @@ class GenerationConfig(ConfigFields):
     Attributes:
         max_new_tokens: Tokens to decode, >= 1; None: the model's own, 256 unless its files say otherwise.
         steps: Reverse steps at most, >= 1; None: one per new token. A model that attends in blocks gives each
-            block its share of them, also the columns that complete the first and the last one.
+            block an equal share, rounded up, also the blocks that complete the first and the last one.
         block_length: Columns decoded together, >= 1; "auto": the model family's own, None: the full sequence.
         next_block_at: Open the next block when this share of the last one is filled, above 0 and at most 1;
             None: when it is full.

@@ -31,7 +31,7 @@ from unmask.text.progress import counted, showing
 from unmask.text.prompts import Message, Prompt, device_of, encode_prompts, find_tokenizer, is_single
 from unmask.text.tracing import Recorder
 from unmask.trace import Trace
-from unmask.types import Counts, MaskedLM, Sampler, Step
+from unmask.types import Counts, MaskedLM, ModelInfo, Sampler, Step
 
 DEFAULT_SAMPLER = SAMPLERS[DEFAULT_SAMPLER_NAME]
 DEFAULT_CONFIG = GenerationConfig()
@@ -268,7 +268,7 @@ def prepare(
     blocks = plan(
         canvas.start,
         columns,
-        steps=_budget(config.steps, sampler, length, columns, block_length or columns),
+        steps=_budget(config.steps, sampler, info, length, columns, block_length or columns),
         block_length=block_length,
         alone_every=info.grid.length if info.grid is not None and info.grid.first_alone else None,
         next_block_at=config.next_block_at,
@@ -279,22 +279,29 @@ def prepare(
     run = replace(run, bans=bans)
     if config.stop:
         run = replace(run, stop=StopWatch(ending, canvas.starts))
+    if info.grid is not None:
+        size = info.grid.length
+        needed = [first - canvas.start + length for first in canvas.starts]
+        run = replace(run, widths=tuple(-(-columns // size) * size for columns in needed))
     return Prepared(run, ending, tuple(map(len, encoded)), config.stop_at_eos, info.vocab_size, length)
 
 
-def _budget(steps: int | None, sampler: Sampler, length: int, columns: int, block_length: int) -> int:
+def _budget(
+    steps: int | None, sampler: Sampler, info: ModelInfo, length: int, columns: int, block_length: int
+) -> int:
     """Return the steps of all columns.
 
-    On a grid there are more columns than new tokens, and how many depends on the batch. So `steps` are those
-    of the new tokens, and every block gets the same share, alone and in a batch.
+    On a grid there may be more columns than new tokens, and how many depends on the batch. So `steps` are
+    those of the new tokens, and every block gets the same share, alone and in a batch.
     """
     blocks = -(-columns // block_length)
     if steps is None:
         return columns + sampler.needs.extra_steps * blocks
-    if columns == length:
+    if info.grid is None:
         return steps
-    at_least("steps", steps, -(-length // block_length))
-    return blocks * -(-steps * block_length // length)
+    asked = -(-length // block_length)
+    at_least("steps", steps, asked)
+    return blocks * -(-steps // asked)
 
 
 def check_settings(sampler: object, config: object) -> None:
@@ -315,6 +322,7 @@ class Run:
     options: Options
     bans: Bans
     seeds: tuple[int, ...]
+    widths: tuple[int, ...] | None = None  # columns that each row would have alone; None: those of the batch
     guidance: float = 0.0
     cache: BlockCache | AppendCache | None = None
     stop: Stop | None = None
@@ -329,7 +337,7 @@ class Run:
             self.plan,
             self.options,
             cache=self.cache,
-            noise=RowNoise(self.seeds),
+            noise=RowNoise(self.seeds, self.widths),
             stop=self.stop,
             bans=self.bans,
         )

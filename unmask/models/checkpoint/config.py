@@ -17,7 +17,8 @@ CONFIG = "config.json"
 LARGEST = 1 << 40
 LARGEST_SETTING = 1 << 20
 Config = Mapping[str, object]
-ROUTING = re.compile("router|expert|topk|top_k_|^moe_|_group")  # in the name of a field
+# in the name of a field
+ROUTING = re.compile("router|routed|expert|topk|top_k_|^moe_|_group|score_func|scoring|first_k_dense")
 WITHOUT_EFFECT = {"output_router_logits", "router_aux_loss_coef", "moe_backend"}  # on a forward
 
 
@@ -170,13 +171,10 @@ def known_routing(config: Config, known: Collection[str]) -> None:
 
 def require(config: Config, expected: Config, *, absent: Iterable[str] = ()) -> None:
     """Raise if a field is present and differs from the value that the class implements."""
-    wrong = [
-        f"{name} must be {json.dumps(value)}, got {json.dumps(config[name])}"
-        for name, value in {**expected, **dict.fromkeys(absent)}.items()
-        if config.get(name) is not None and config[name] != value
-    ]
-    if wrong:
-        raise ValueError(f"config.json describes a model that is not supported: {'; '.join(wrong)}")
+    remedy = "compare config.json with the published one; no model class here runs another value"
+    for name, value in {**expected, **dict.fromkeys(absent)}.items():
+        if config.get(name) is not None and config[name] != value:
+            raise FieldError(name, config[name], f"must be {json.dumps(value)}", remedy, CONFIG)
 
 
 def model_info(

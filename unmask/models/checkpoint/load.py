@@ -135,12 +135,17 @@ def build(config: Mapping[str, object]) -> Trunk:
 def model_class(config: Mapping[str, object]) -> Family:
     """Return the class of models that the config's architectures or its model_type names."""
     kind, architectures = config.get("model_type"), config.get("architectures")
-    listed = architectures if isinstance(architectures, list) else []
+    if not isinstance(architectures, list | None):
+        raise FieldError("architectures", architectures, "must be a list of names", where="config.json")
+    listed = architectures or []
     family = next((ARCHITECTURES[name] for name in listed if name in ARCHITECTURES), None)
     known = sorted({*MODEL_TYPES, *plugins(GROUP)})
     if family is None and (not isinstance(kind, str) or kind.lower() not in known):
         problem = f"must be one of {', '.join(known)}"
         raise FieldError("model_type", kind, problem, REMEDIES.get(str(kind), OTHER), "config.json")
+    if family is None and str(kind).lower() == "llada" and config.get("num_experts"):
+        problem = "must name LLaDAMoEModelLM if a model of type llada has experts"
+        raise FieldError("architectures", architectures, problem, where="config.json")
     if family is None:
         family = MODEL_TYPES.get(str(kind).lower())
     if family is None:

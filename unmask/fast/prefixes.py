@@ -1,0 +1,51 @@
+"""Which pages of a pool hold which prompts, so that prompts that begin alike share them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from hashlib import sha256
+
+from torch import Tensor
+
+from unmask.models.layers import PAGE
+
+
+class PrefixIndex:
+    """The page in which a prefix of a prompt ends, for every prefix of whole pages that a pool holds."""
+
+    def __init__(self) -> None:
+        self._pages: dict[bytes, int] = {}
+        self._keys: dict[int, bytes] = {}
+
+    def find(self, keys: Iterable[bytes]) -> list[int]:
+        """Return the pages of the longest prefix that is held."""
+        pages = []
+        for key in keys:
+            if key not in self._pages:
+                break
+            pages.append(self._pages[key])
+        return pages
+
+    def add(self, keys: Sequence[bytes], pages: Sequence[int]) -> None:
+        """Take note of the pages of a prompt. Of two pages with the same prefix, keep the first."""
+        for key, page in zip(keys, pages, strict=False):
+            if key not in self._pages:
+                self._pages[key], self._keys[page] = page, key
+
+    def forget(self, page: int) -> None:
+        """Forget a page that gets other contents."""
+        key = self._keys.pop(page, None)
+        if key is not None:
+            del self._pages[key]
+
+
+def prefix_keys(prompt: Tensor, padding: int) -> list[bytes]:
+    """Return a key for every whole page of a prompt [n]; it stands for all tokens up to the end of the page.
+
+    `padding` is the number of columns on the left that are padding.
+    """
+    tokens, key, keys = prompt.tolist(), sha256(str(padding).encode()), []
+    for start in range(0, len(tokens) - PAGE + 1, PAGE):
+        key.update(str(tokens[start : start + PAGE]).encode())
+        keys.append(key.digest())
+    return keys
