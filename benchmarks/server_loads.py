@@ -22,8 +22,8 @@ from unmask.bench.internals import mark_forwards
 from unmask.bench.timing import Spans
 from unmask.models.trunk import Trunk
 from unmask.serving import Engine, Job, Limits, stepper
+from unmask.serving.batch import decide
 from unmask.serving.monitor import Tick
-from unmask.serving.scheduler import decide
 
 Prompt = list[int]
 BASE = unmask.make_sampler("base")

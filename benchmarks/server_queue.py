@@ -26,8 +26,8 @@ from benchmarks import server_loads
 from benchmarks.server import load_model
 from benchmarks.server_gpu import Bench, Load
 from unmask.serving import stepper
+from unmask.serving.batch import Decided, run_forward, start_reading
 from unmask.serving.request import RunningRequest
-from unmask.serving.scheduler import Decided, run_forward, start_reading
 from unmask.serving.shapes import split_rows
 
 MILLISECONDS = {1: 10.1, 2: 19.5, 4: 37.0, 8: 73.0}  # of a forward with so many rows of COLUMNS

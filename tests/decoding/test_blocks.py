@@ -21,6 +21,7 @@ from unmask.decoding.canvas import lay_out
 from unmask.models import random_model
 from unmask.models.trunk import Trunk
 from unmask.serving import Engine
+from unmask.text.generate import prepare
 from unmask.types import BlockGrid
 
 SIZES = {
@@ -66,9 +67,9 @@ def model(family: str) -> Trunk:
     made = random_model({**SIZES, **CONFIGS[family]}, dtype=torch.float32)
     with torch.no_grad():  # confident enough for samplers to commit several tokens at a time
         made.embed.weight.mul_(2)
-        for parameter in made.parameters():
-            if parameter.ndim > 1:
-                parameter.mul_(1.5)
+        for name, parameter in made.named_parameters():
+            if parameter.ndim > 1:  # and tokens depend on who attends to whom
+                parameter.mul_(6 if ".attention." in name else 1.5)
     return made
 
 
@@ -144,6 +145,14 @@ def test_a_row_draws_the_same_numbers_alone_and_in_a_batch(family, name, setting
     assert [generate(own, [row], sampler, config)[0] for row in rows] == batch
 
 
+def test_a_short_last_block_gets_the_steps_of_the_others():
+    blocks = prepare(
+        model("bd3lm"), [[1]], make_sampler("base"), GenerationConfig(max_new_tokens=10, steps=7)
+    ).plan.blocks
+    assert [block.columns.stop - block.columns.start for block in blocks] == [4, 4, 2]
+    assert [block.budget for block in blocks] == [3, 3, 3]
+
+
 def test_fewer_steps_than_blocks_are_refused_whatever_the_batch():
     for rows in ([[1]], prompts(1, 4)):
         with raises_field("steps", 2):
@@ -201,6 +210,25 @@ def test_the_server_gives_every_request_what_it_gets_alone(family, name):
     ]
     assert [answer.token_ids for answer in answers] == [answer.token_ids for answer in alone]
     assert [answer.forwards for answer in answers] == [answer.forwards for answer in alone]
+
+
+@pytest.mark.parametrize("cache", [None, "none"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_requests_of_any_length_share_forwards_and_get_what_they_get_alone(family, cache):
+    """Also where blocks count from column 0: such rows may move by whole blocks only."""
+    own, rows = model(family), prompts(9, 8)
+    configs = [
+        GenerationConfig(max_new_tokens=7 + row, stop_at_eos=False, cache=cache) for row in range(len(rows))
+    ]
+    with Engine(own, exact=False) as engine:
+        jobs = [
+            engine.submit(row, make_sampler("base"), config)
+            for row, config in zip(rows, configs, strict=True)
+        ]
+        answers = [job.result(timeout=60).token_ids for job in jobs]
+    assert answers == [
+        generate(own, row, "base", config).token_ids for row, config in zip(rows, configs, strict=True)
+    ]
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -157,6 +157,16 @@ def test_a_compiled_model_runs_in_one_engine_at_a_time():
             assert engine.submit(prompt, LESS, config).result(timeout=60)
 
 
+def test_an_engine_that_cannot_start_again_leaves_the_model_to_others():
+    model, [(prompt, config)] = fast("sdar_tiny"), mixed(12, 1)
+    with Engine(model) as ended:
+        pass
+    with pytest.raises(RuntimeError):
+        ended.start()
+    with Engine(model) as engine:
+        assert engine.submit(prompt, LESS, config).result(timeout=60)
+
+
 @pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("caches", [(None, "none"), ("none", None)])
 def test_requests_with_and_without_a_cache_run_side_by_side(caches, compiled):
@@ -302,6 +312,41 @@ def test_nobody_shares_the_pages_of_a_broken_request():
         side[PAGE:].fill_(torch.nan)
     model.norm.weight.data.copy_(weight)
     assert serve(model, [request]) == alone(plain("sdar_tiny"), [request])
+
+
+def test_nobody_shares_pages_of_other_weights():
+    model, reference, asked = fast("sdar_tiny"), plain("sdar_tiny"), alike(2, start=22)
+    assert serve(model, asked) == alone(reference, asked)
+    for changed in (model, reference):
+        for parameter in changed.parameters():
+            parameter.data.mul_(1.5)
+    assert serve(model, asked) == alone(reference, asked)
+
+
+def test_pages_that_nobody_will_look_for_are_taken_first():
+    pool, prompt = KVPool(plain("sdar_tiny")), torch.arange(2 * PAGE) % 30
+
+    def admit(cache: AppendCache, pages: int) -> AppendCache:
+        assert pool.missing([(cache, pages * PAGE)]) == 0
+        pool.admit(cache, pages * PAGE)
+        return cache
+
+    pool.grow(6)
+    first, second = AppendCache(4), AppendCache(4)
+    first.start_block(slice(2 * PAGE, 2 * PAGE + 4))
+    pool.begin(first, prompt, 0)
+    admit(first, 3)
+    first.ran(slice(0, 2 * PAGE + 4))
+    admit(first, 3)  # its prompt has run
+    other = admit(AppendCache(4), 3)
+    del first
+    gc.collect()
+    pool.missing([])
+    del other
+    gc.collect()
+    admit(AppendCache(4), 4)
+    pool.begin(second, prompt, 0)
+    assert second.final == 2 * PAGE
 
 
 def test_a_row_may_leave_blocks_out():

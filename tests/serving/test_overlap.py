@@ -11,7 +11,7 @@ from tests.serving.conftest import Gated, Slow, wait_until
 from tests.serving.test_engine import ONE_BY_ONE, TextToy
 from tests.toy import Toy
 from unmask import SAMPLERS, GenerationConfig, generate
-from unmask.serving import Engine, Limits, RequestFailed, scheduler, stepper
+from unmask.serving import Engine, Limits, RequestFailed, batch, stepper
 from unmask.serving.monitor import NoMonitor, Tick
 from unmask.types import Decision, Observation
 
@@ -68,12 +68,12 @@ def test_at_most_one_forward_of_a_half_is_queued_before_the_other_is_committed(m
         return [[request] for request in requests]  # a forward each
 
     def start_reading(decided: Any) -> Any:
-        read = scheduler.start_reading(decided)
+        read = batch.start_reading(decided)
         return lambda: (seen.append("read"), read())[1]
 
     def run_forward(*given: Any, **how: Any) -> None:
         seen.append("forward")
-        scheduler.run_forward(*given, **how)
+        batch.run_forward(*given, **how)
 
     for own in (groups, start_reading, run_forward):
         name = "forward_groups" if own is groups else own.__name__

@@ -73,13 +73,15 @@ def plan(
     block_length: int | None = None,
     grid: bool = False,
     alone_every: int | None = None,
+    even: bool = False,
     next_block_at: float | None = None,
 ) -> Plan:
     """Cut `length` columns into blocks that share `steps`; without block_length, there is one block.
 
     Blocks start at `start`, or at multiples of their length if `grid`; the first may then be shorter. With
-    `alone_every`, the first of so many columns is a block of its own. With `next_block_at`, a block opens
-    when this share of the one before is filled, and all share one budget.
+    `alone_every`, the first of so many columns is a block of its own. Blocks share the steps in proportion to
+    their sizes or, if `even`, in equal parts. With `next_block_at`, a block opens when this share of the one
+    before is filled, and all share one budget.
     """
     whole("length", length, 1)
     whole("steps", steps, 1)
@@ -102,15 +104,16 @@ def plan(
             raise FieldError("next_block_at", next_block_at, "needs blocks", "set block_length")
         whole_generation = Block(slice(start, start + length), steps, 0)
         return Plan((whole_generation,), steps, blockwise=True, overlap=Overlap(tuple(cuts), next_block_at))
-    return Plan(share_steps(cuts, sizes, steps), steps, blockwise=block_length is not None)
+    weights = [1] * len(sizes) if even else sizes
+    return Plan(share_steps(cuts, weights, steps), steps, blockwise=block_length is not None)
 
 
-def share_steps(cuts: Sequence[slice], sizes: Sequence[int], steps: int) -> tuple[Block, ...]:
-    """Return blocks that share `steps` in proportion to their sizes, with at least one step each."""
+def share_steps(cuts: Sequence[slice], weights: Sequence[int], steps: int) -> tuple[Block, ...]:
+    """Return blocks that share `steps` in proportion to their weights, with at least one step each."""
     spent = [0]
-    for number, reached in enumerate(accumulate(sizes), start=1):
-        fair = max(steps * reached // sum(sizes), spent[-1] + 1)
-        spent.append(min(fair, steps - len(sizes) + number))  # the later blocks keep a step each
+    for number, reached in enumerate(accumulate(weights), start=1):
+        fair = max(steps * reached // sum(weights), spent[-1] + 1)
+        spent.append(min(fair, steps - len(weights) + number))  # the later blocks keep a step each
     budgets = zip(cuts, pairwise(spent), strict=True)
     return tuple(Block(cut, after - before, before) for cut, (before, after) in budgets)
 

@@ -13,7 +13,7 @@ from unmask.decoding.bans import Bans, Language
 from unmask.decoding.canvas import Canvas, ended, hide
 from unmask.decoding.options import Options
 from unmask.decoding.overlap import OpenBlocks
-from unmask.decoding.plan import Block, Overlap
+from unmask.decoding.plan import Block, Overlap, Plan
 from unmask.types import ModelInfo, Needs, Prediction, Step
 
 if TYPE_CHECKING:
@@ -99,8 +99,7 @@ class Rows:
         self.eos_ids = self.info.eos_ids if self.options.stop_at_eos else ()
         self.reuse = self.options.reuse and self.info.deterministic
         self.given = ~self.canvas.masked(slice(None)) if self.needs.revoke else None
-        if self.stop is not None:
-            self.stopped = self.stop(self.canvas.tokens)
+        self.look_for_stops(self.canvas.tokens)
 
     @property
     def language(self) -> Language | None:
@@ -112,17 +111,35 @@ class Rows:
         tokens = self.canvas.tokens
         self.open_blocks = OpenBlocks(overlap.parts, overlap.at, len(tokens), tokens.device)
 
+    def own_steps(self, plan: Plan) -> Tensor | None:
+        """Return the steps [B] that the blocks of each row have; None: those of the plan.
+
+        Where a model attends in blocks, a batch may have a block more than some of its rows.
+        """
+        if self.info.grid is None or len(self.canvas.tokens) == 1:
+            return None
+        masked = self.canvas.masked(plan.columns)
+        width = masked.shape[1]
+        own = (masked * torch.arange(1, width + 1, device=masked.device)).amax(-1)
+        return plan.steps * own.double() / width
+
     def start_block(self, window: slice, block: Block) -> None:
         """Forget the last block, unless the sampler's history spans all of them."""
         self.changed = self.open = None
-        if self.stop is not None and self.stopped is not None and self.needs.revoke:
+        if self.needs.revoke:
             tokens = self.canvas.tokens.clone()
             tokens[:, block.columns.start :] = self.canvas.mask_id  # they are not final yet
-            self.stopped = self.stopped | self.stop(tokens)
+            self.look_for_stops(tokens)
         if self.bans is not None:
             self.bans = self.bans.focus(self.canvas, window)
         if not self.needs.span:
             self.history = History()
+
+    def look_for_stops(self, tokens: Tensor) -> None:
+        """End the rows that `stop` ends, now that they hold these tokens [B, N]."""
+        if self.stop is not None:
+            now = self.stop(tokens)
+            self.stopped = now if self.stopped is None else self.stopped | now
 
     def ending_in(self, block: Block) -> Tensor:
         """Return the generated columns [B, L] in which an end token may end its row now."""
@@ -192,8 +209,8 @@ class Rows:
             running = None if turn.todo.num_running == len(turn.todo.running) else turn.todo.running
             self.history = self.history.push(prediction, decision.carry, self.needs, running)
         self.open = None if decision.open is None else decision.open & turn.todo.running
-        if self.stop is not None and self.stopped is not None and not self.needs.revoke:
-            self.stopped = self.stopped | self.stop(self.canvas.tokens)
+        if not self.needs.revoke:
+            self.look_for_stops(self.canvas.tokens)
         return Step(
             turn.index,
             turn.number,

@@ -59,6 +59,7 @@ def turns(rows: Rows, plan: Plan, look: Look) -> Iterator[Turn]:
     The caller commits every turn to `rows` before it asks for the next one.
     """
     index, schedule = 0, rows.options.schedule or rows.info.schedule
+    own_steps = rows.own_steps(plan)
     if plan.overlap is not None:
         rows.let_blocks_overlap(plan.overlap)
     for number, block in enumerate(plan.blocks):
@@ -68,8 +69,8 @@ def turns(rows: Rows, plan: Plan, look: Look) -> Iterator[Turn]:
         started = (todo.active if plan.overlap is None else todo.masked).sum(-1)
         if schedule == "block":  # also in a block that is partly prompt
             started = torch.full_like(started, block.columns.stop - block.columns.start)
-        clock = Clock(0, block.budget, 0.0, 0.0)
-        for clock in clocks(block, plan, schedule):
+        clock: Clock | Tensor = Clock(0, block.budget, 0.0, 0.0)
+        for clock in clocks(block, plan, schedule, own_steps):
             if not todo.num_running:
                 break
             index += 1
@@ -86,11 +87,19 @@ def turns(rows: Rows, plan: Plan, look: Look) -> Iterator[Turn]:
             todo = look(rows, window, block)  # raises if the last logits were not finite
 
 
-def clocks(block: Block, plan: Plan, schedule: ScheduleName) -> Iterator[Clock]:
-    """Yield a Clock for every step of a block."""
+def clocks(
+    block: Block, plan: Plan, schedule: ScheduleName, own_steps: Tensor | None = None
+) -> Iterator[Clock | Tensor]:
+    """Yield the clock of every step of a block; packed if rows have steps of their own, [B] float64."""
     rates = dream_rates(block.budget).tolist() if schedule == "dream" else repeat(0.0, block.budget)
     for step, rate in enumerate(rates):
-        yield Clock(step, block.budget, (block.first_step + step + 1) / plan.steps, rate)
+        taken = block.first_step + step + 1
+        if own_steps is None:
+            yield Clock(step, block.budget, taken / plan.steps, rate)
+        else:
+            progress = (taken / own_steps).clamp(max=1)
+            steps, budgets, shares = (torch.full_like(progress, n) for n in (step, block.budget, rate))
+            yield torch.stack([steps, budgets, progress, shares], dim=-1)
 
 
 def unpack(clock: Tensor) -> Clock:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from threading import Lock
 from typing import Any, TypeVar
@@ -28,7 +29,6 @@ from unmask.types import BlockGrid, Cache
 
 MIN_KEYS = 512  # columns that a forward with an AppendCache sees; more of them in powers of two
 MAX_PROMPT = 1024  # columns of all rows of a captured prompt; a longer one keeps the GPU busy anyway
-CLOSE = 0.75  # of a size, which is not worth the forwards that would go with the pool
 MAX_SHAPES = 256  # compiled variants of a layer and of a decision
 MAX_FIXED = 64  # inputs kept for the next forward of the same columns; the rotations of 4,096 take 2 MB
 Fixed = TypeVar("Fixed", Tensor, Rope)
@@ -59,24 +59,30 @@ class GraphRunner:
         self.kv_pool = KVPool(model)  # and of this one: keys and values of rows that come and go
         self.fixed: dict[tuple[str | int, ...], Any] = {}  # inputs that depend on nothing but their size
         self.graph_pool: Any = None  # graphs run one after another, so they share their intermediate memory
-        self.engine = Lock()  # of the engine that uses it: two threads would overwrite each other's inputs
+        self._user = Lock()
         self.submitted = 0  # forwards begun early
         self.finished = 0  # of those, the ones whose result was used
         self._open: object = None  # the forward whose inputs are in place
 
+    def reserve(self) -> bool:
+        """Reserve it for one engine, and return whether it was free.
+
+        Two threads would overwrite each other's inputs.
+        """
+        if not self._user.acquire(blocking=False):
+            return False
+        self.kv_pool.forget_prefixes()  # the weights may have changed since the last engine
+        return True
+
+    def release(self) -> None:
+        """Let another engine have it."""
+        self._user.release()
+
     @torch.no_grad()
     def run(self, tokens: Tensor, attend: Tensor | None, columns: slice, cache: Cache | None) -> Sum:
         """Run all layers on some columns, as `Trunk.run_layers` does."""
-        if isinstance(cache, SideBySide):
-            caches = [each for each, _ in cache.parts]
-            # not with guidance, which runs two rows of each cache, and not in sub-blocks
-            if len(tokens) == len(caches) and all(each.sub_block is None for each in caches):
-                return self._run_pooled(tokens, attend, columns, cache)
-        else:
-            caches = [cache] if isinstance(cache, AppendCache) else []
-        assert not any(each in self.kv_pool.tenants for each in caches), (
-            "their keys and values are in the pool"
-        )
+        if isinstance(cache, SideBySide) and is_poolable(cache, len(tokens)):
+            return self._run_pooled(tokens, attend, columns, cache)
         if not captures(cache, self.model.info.grid, columns):
             with self.model.uncompiled():
                 return self.model.run_layers(tokens, attend, columns, cache)
@@ -99,10 +105,10 @@ class GraphRunner:
         key = GraphKey(len(tokens), self.kv_pool.columns, running, True, keys, grid, pooled=True)
         make = partial(PooledForward, self.model, key, tuple(self.kv_pool.layers), inputs)
         self._open = None
-        if cache.parts[0][0].is_short(running):
-            return self._captured(key, make).run(*inputs)
-        with self.model.uncompiled():  # a prompt has a length of its own: it is not worth a compilation
-            if len(tokens) * running > MAX_PROMPT:
+        short = cache.parts[0][0].is_short(running)
+        # a prompt has a length of its own: it is not worth a compilation
+        with nullcontext() if short else self.model.uncompiled():
+            if not short and len(tokens) * running > MAX_PROMPT:
                 return make(None, capture=False).run(*inputs)
             return self._captured(key, make).run(*inputs)
 
@@ -114,10 +120,15 @@ class GraphRunner:
         most = self.model.info.max_length if self.reads_pages else seen_columns(columns)
         return PAGE * count_pages(max(most, columns))
 
-    def size_pool(self, pages: int) -> None:
-        """Make the pool anew with so many pages, unless it has about as many. No request may have pages."""
+    def size_pool(self, pages: int, *, close: float = 1.0) -> None:
+        """Make the pool anew with so many pages, unless it has about as many or is in use.
+
+        A pool that is `close` times as large, or `1 / close` times, stays with the forwards bound to it.
+        """
         pages += RESERVED_PAGES
-        if CLOSE * pages <= self.kv_pool.columns // PAGE <= pages / CLOSE or self.kv_pool.tenants:
+        if close * pages <= self.kv_pool.columns // PAGE <= pages / close:
+            return
+        if self.kv_pool.tenants:
             return
         self._drop_pooled()
         self.kv_pool = KVPool(self.model)
@@ -261,6 +272,12 @@ class GraphRunner:
             self.stores.pop((key.rows, key.columns)).release()
 
 
+def runner_of(model: object) -> GraphRunner | None:
+    """Return what runs the layers of a compiled model; None: it is not compiled."""
+    runner: GraphRunner | None = getattr(model, "runner", None)
+    return runner
+
+
 def allow_shapes() -> None:
     """Let torch.compile keep many variants of a function; beyond its limit it falls back silently.
 
@@ -282,6 +299,14 @@ def captures(cache: Cache | None, grid: BlockGrid | None, columns: slice) -> boo
         width = columns.stop - columns.start
         return cache.is_short(width) and cache.sub_block is None and grid is not None
     return cache is None or isinstance(cache, BlockCache)
+
+
+def is_poolable(cache: SideBySide, rows: int) -> bool:
+    """Whether keys and values of several requests go to the pool.
+
+    With guidance each cache has two rows, and a sub-block sees columns behind its own: those stay outside.
+    """
+    return rows == len(cache.parts) and all(each.sub_block is None for each, _ in cache.parts)
 
 
 def seen_columns(end: int) -> int:

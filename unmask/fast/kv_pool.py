@@ -92,6 +92,10 @@ class KVPool:
             self._add(cache, pages)
             cache.final = PAGE * len(pages)
 
+    def forget_prefixes(self) -> None:
+        """Share no page of an earlier prompt: the weights may have changed."""
+        self._prefixes = PrefixIndex()
+
     def admit(self, cache: AppendCache, length: int) -> None:
         """Give a cache pages for so many columns; `grow` before."""
         assert not cache.stored, "its keys and values are not in the pool"
@@ -118,8 +122,11 @@ class KVPool:
     def _release(self, pages: list[int]) -> None:
         """Free the pages of a cache that no other cache uses."""
         self._users.subtract(pages)
-        # the end of a prefix is taken first: nobody finds it without the beginning
-        self._free.update(dict.fromkeys(page for page in reversed(pages) if not self._users[page]))
+        for page in reversed(pages):  # the end of a prefix is taken before its beginning
+            if not self._users[page]:
+                self._free[page] = None
+                if page not in self._prefixes:
+                    self._free.move_to_end(page, last=False)  # nobody will look for it
         pages.clear()
 
     def table(self, parts: Sequence[tuple[AppendCache, int]]) -> Tensor:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from unmask.fast.compile import compile as compile_model
+from unmask.fast.graphs import runner_of
 from unmask.models import load
 from unmask.models.trunk import Trunk
 
@@ -27,4 +28,4 @@ def load_and_prepare(load: Callable[[], Trunk], prepare: Callable[[Trunk], objec
 
 def is_compiled(model: object) -> bool:
     """Return whether `unmask.compile` changed this model."""
-    return getattr(model, "runner", None) is not None
+    return runner_of(model) is not None

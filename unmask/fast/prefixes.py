@@ -32,6 +32,10 @@ class PrefixIndex:
             if key not in self._pages:
                 self._pages[key], self._keys[page] = page, key
 
+    def __contains__(self, page: int) -> bool:
+        """Whether a page is part of a prefix."""
+        return page in self._keys
+
     def forget(self, page: int) -> None:
         """Forget a page that gets other contents."""
         key = self._keys.pop(page, None)

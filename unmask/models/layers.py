@@ -227,10 +227,8 @@ class Attention(nn.Module):
         query, key, value = self.heads(x, rope)
         if store is not None:
             key, value = store(key, value)
-        if (
-            isinstance(mask, Tensor) and mask.shape[-1] > key.shape[2]
-        ):  # a cache may end before the canvas does
-            mask = mask[..., : key.shape[2]]
+        if isinstance(mask, Tensor):
+            mask = mask[..., : key.shape[2]]  # a cache may end before the canvas does
         return self.linear_fn(self.output, self.attention_fn(query, key, value, mask))
 
     def weights(self, x: Tensor, rope: Rope, mask: Tensor | None) -> Tensor:

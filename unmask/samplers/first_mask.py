@@ -29,7 +29,7 @@ class FirstMask:
     """Commit every confident position, or else the first mask; an end token waits for the masks before it.
 
     Start with it: one setting, no history, and it works in blocks and on full sequences alike. Where the
-    order does not follow the text, as in infilling, use a larger `window` or `threshold`.
+    order does not follow the text, as in infilling, use a larger `window`, or the sampler `threshold`.
 
     Attributes:
         min_confidence: Least probability of the most likely token of a position that commits wherever it

@@ -16,13 +16,16 @@ import torch
 from unmask.decoding.append_cache import GROWTH, AppendCache
 from unmask.decoding.executor import MAX_LOGITS
 from unmask.errors import FieldError
-from unmask.fast.kv_pool import RESERVED_PAGES, count_pages
+from unmask.fast.graphs import runner_of
+from unmask.fast.kv_pool import RESERVED_PAGES, KVPool, count_pages
+from unmask.fast.load import is_compiled
 from unmask.serving.job import Job
 from unmask.serving.limits import MIB, Limits
 from unmask.serving.request import Request, is_pooled
 from unmask.serving.shapes import MAX_COLUMNS
 from unmask.types import MaskedLM
 
+CLOSE = 0.75  # of the right size of a pool, which is not worth the forwards that are bound to it
 USABLE = 0.9  # of the free memory; the rest is lost between blocks of it
 PLAIN_COPIES = 2  # of the tensors of a layer, at its peak
 COMPILED_COPIES = 4  # the runs before a capture have their own, and so have the outputs of a graph
@@ -57,24 +60,23 @@ class DeviceMemory:
         that pool, make room for its own keys and values alone.
         """
         self.measure()
-        runner: Any = getattr(self.model, "runner", None)
+        runner = runner_of(self.model)
         if runner is None or self.model.info.grid is None or self.total is None:
             return
         most = int(self.pool_share * self.total) // runner.kv_pool.page_bytes - RESERVED_PAGES
         shared = min(max(0, most), count_pages(limits.max_batch_tokens) + limits.max_rows)
         own = count_pages(job.request.length) if is_pooled(self.model, job.request.run) else 0
         try:
-            for pages in (shared, own):
-                runner.size_pool(pages)
-                if self.fits([job]):
-                    break
+            runner.size_pool(shared, close=CLOSE)
+            if not self.fits([job]):
+                runner.size_pool(own)
         except torch.OutOfMemoryError:
             self.pool_share /= 2  # others use the device too
 
     def reclaim(self) -> None:
         """Give back captured graphs, and freed memory that torch keeps."""
-        if self._is_compiled():
-            runner: Any = getattr(self.model, "runner", None)
+        runner = runner_of(self.model)
+        if runner is not None:
             runner.clear()
         gc.collect()  # an error may hold the tensors of its frames
         if self.device.type == "cuda":
@@ -84,8 +86,7 @@ class DeviceMemory:
         """Return whether all these can run together, in the pool and beside it."""
         if self.total is None:
             return True
-        pool: Any = self._pool()
-        pooled = self._pooled_bytes(jobs)
+        pool, pooled = self._pool(), self._pooled_bytes(jobs)
         beside = self.needed(jobs) - pooled
         return beside + self._pool_bytes() <= self.total and pooled <= (0 if pool is None else pool.room)
 
@@ -116,13 +117,14 @@ class DeviceMemory:
             logits = min(logits, max(MAX_LOGITS, max(each.widest for each in requests) * shape.vocab_size))
         return int(kept + forward + logits * LOGIT_BYTES)
 
-    def _pool(self) -> Any:
+    def _pool(self) -> KVPool | None:
         """Return the pool that a compiled model has for exact caches."""
-        return getattr(getattr(self.model, "runner", None), "kv_pool", None)
+        runner = runner_of(self.model)
+        return None if runner is None else runner.kv_pool
 
     def _pool_bytes(self) -> int:
         pool = self._pool()
-        return 0 if pool is None else int(pool.num_bytes)
+        return 0 if pool is None else pool.num_bytes
 
     def _pooled_bytes(self, jobs: Sequence[Job]) -> int:
         """Return the memory that these take in the pool."""
@@ -133,13 +135,10 @@ class DeviceMemory:
         norm: Any = getattr(self.model, "norm", None)
         return 4 if norm is None else int(norm.weight.element_size())
 
-    def _is_compiled(self) -> bool:
-        return getattr(self.model, "runner", None) is not None
-
     def _columns(self, requests: Sequence[Request]) -> int:
         """Return the columns of the largest forward."""
         lengths = [request.length * request.num_rows for request in requests]
-        if not self._is_compiled():
+        if not is_compiled(self.model):
             return sum(lengths)
         return max(max(lengths), min(sum(lengths), MAX_COLUMNS))
 
@@ -149,7 +148,7 @@ class DeviceMemory:
         heads = (shape.heads + 2 * shape.key_heads) * shape.head_size
         mlp = shape.mlp_width(active=True) // shape.layers
         numbers = 4 * shape.size + 2 * heads + 3 * mlp
-        copies = COMPILED_COPIES if self._is_compiled() else PLAIN_COPIES
+        copies = COMPILED_COPIES if is_compiled(self.model) else PLAIN_COPIES
         return int(numbers * self._number_bytes() * copies)
 
     def _cache_bytes(self, request: Request) -> int:
@@ -157,10 +156,11 @@ class DeviceMemory:
         cache = request.run.cache
         if cache is None:
             return 0
-        if is_pooled(self.model, request.run):
-            return int(count_pages(request.length) * self._pool().page_bytes)
+        pool = self._pool()
+        if pool is not None and is_pooled(self.model, request.run):
+            return count_pages(request.length) * pool.page_bytes
         shape: Any = getattr(self.model, "shape", None)
         column = 2 * shape.layers * shape.key_heads * shape.head_size * self._number_bytes()
         columns = -(-request.length // GROWTH) * GROWTH if isinstance(cache, AppendCache) else request.length
-        copies = 2 if self._is_compiled() else 1
+        copies = 2 if is_compiled(self.model) else 1
         return int(column * columns * request.num_rows * copies)

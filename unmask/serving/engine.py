@@ -15,13 +15,13 @@ from time import perf_counter
 from types import TracebackType
 
 from unmask.errors import FieldError, whole
+from unmask.fast.graphs import GraphRunner, runner_of
 from unmask.serving.device_memory import DeviceMemory
 from unmask.serving.errors import Closing, DeadlineExceeded, QueueFull, RequestFailed
 from unmask.serving.job import Job
 from unmask.serving.limits import MIB, Limits
 from unmask.serving.monitor import Monitor, NoMonitor, Tick
 from unmask.serving.request import Request, RunningRequest, infill_request, text_request
-from unmask.serving.scheduler import begin_cache
 from unmask.serving.stepper import Stepper
 from unmask.text.config import GenerationConfig
 from unmask.text.generate import DEFAULT_CONFIG, DEFAULT_SAMPLER
@@ -67,6 +67,7 @@ class Engine:
         self._draining = False
         self._stopped = False
         self._mean_seconds = 1.0
+        self._runner: GraphRunner | None = None  # of a compiled model, while this engine runs it
         self._thread = threading.Thread(target=self._run, name="unmask-engine", daemon=True)
 
     def __enter__(self) -> Engine:
@@ -80,13 +81,16 @@ class Engine:
 
     def start(self) -> None:
         """Start the engine's thread. Raise if a compiled model runs in another engine."""
-        runner = getattr(self.model, "runner", None)
-        if runner is not None and not runner.engine.acquire(blocking=False):
-            remedy = "close that engine first, or load and compile the model once more"
-            raise FieldError(
-                "model", type(self.model).__name__, "is compiled and runs in another engine", remedy
-            )
-        self._thread.start()
+        runner = runner_of(self.model)
+        if runner is not None and not runner.reserve():
+            problem, remedy = "is compiled and runs in another engine", "close that engine, or load it anew"
+            raise FieldError("model", type(self.model).__name__, problem, remedy)
+        self._runner = runner
+        try:
+            self._thread.start()
+        except RuntimeError:  # a thread starts only once
+            self._release_model()
+            raise
 
     def drain(self, *, now: bool = False) -> None:
         """Refuse new requests. Running ones finish or, with `now`, end after this step."""
@@ -184,14 +188,20 @@ class Engine:
                 if self._running:
                     self._step()
         finally:
-            self._draining = True
-            for job in (*(request.job for request in self._running), *self._waiting):
+            with self._lock:
+                self._draining = True
+                jobs = [*(request.job for request in self._running), *self._waiting]
+                self._running, self._waiting = [], deque()
+            for job in jobs:
                 job.finish(Closing())
-            self._running, self._waiting = [], deque()
             self._stepper.forget()
-            runner = getattr(self.model, "runner", None)
-            if runner is not None:
-                runner.engine.release()
+            self._release_model()
+
+    def _release_model(self) -> None:
+        """Let another engine run a compiled model."""
+        if self._runner is not None:
+            self._runner.release()
+            self._runner = None
 
     def _step(self) -> None:
         try:
@@ -236,7 +246,8 @@ class Engine:
         job.admitted = perf_counter()
         try:
             request = RunningRequest(job, self.model.info)
-            begin_cache(self.model, request)
+            if not self._stepper.exact:
+                request.share_prefix(self.model)
             self._running.append(request)
         except Exception as error:
             log.exception("a request could not be started", extra={"job": job.id})

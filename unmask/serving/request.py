@@ -22,6 +22,7 @@ from unmask.decoding.result import Counter, Result
 from unmask.decoding.rows import Rows
 from unmask.decoding.turns import Turn, turns
 from unmask.errors import FieldError
+from unmask.fast.graphs import runner_of
 from unmask.serving.limits import Limits
 from unmask.text.config import GenerationConfig
 from unmask.text.gaps import read_gaps
@@ -126,8 +127,7 @@ def _checked(
 
 def is_pooled(model: MaskedLM, run: Run) -> bool:
     """Whether a compiled model has the keys and values of a request in its pool; guided ones run twice."""
-    runner = getattr(model, "runner", None)
-    return runner is not None and isinstance(run.cache, AppendCache) and not run.guidance
+    return runner_of(model) is not None and isinstance(run.cache, AppendCache) and not run.guidance
 
 
 def _widest(run: Run) -> int:
@@ -209,6 +209,13 @@ class RunningRequest:
             self.cache = BlockCache(self.cache.recompute, refresh_every=self.cache.refresh_every)
             self.cache_place = CachePlace()
         self.cache.start_block(self._next.block.columns)
+
+    def share_prefix(self, model: MaskedLM) -> None:
+        """Begin with the keys and values of an earlier prompt that begins alike, if the pool has one."""
+        runner, canvas = runner_of(model), self.rows.canvas
+        if runner is not None and isinstance(self.cache, AppendCache) and is_pooled(model, self.run):
+            padding = 0 if canvas.attend is None else int((~canvas.attend).sum())
+            runner.kv_pool.begin(self.cache, canvas.tokens[0, : self.cache.block.start], padding)
 
     @property
     def is_done(self) -> bool:

@@ -139,3 +139,4 @@ def serve(
         server.run(sockets=list(sockets))
     finally:
         engine.close(now=True)  # all connections are closed: no client waits for an answer
+        gc.unfreeze()

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from itertools import chain, repeat
+from itertools import chain
 from time import perf_counter
 from typing import NamedTuple, TypeVar
 
@@ -19,18 +19,12 @@ import torch
 from torch import OutOfMemoryError, Tensor
 
 from unmask.decoding.observe import Outcome
+from unmask.serving.batch import Decided, decide, run_forward, start_reading
 from unmask.serving.job import Job, Snapshot
 from unmask.serving.look import look
 from unmask.serving.monitor import Tick
 from unmask.serving.request import RunningRequest
-from unmask.serving.scheduler import (
-    Decided,
-    decide,
-    decide_groups,
-    forward_groups,
-    run_forward,
-    start_reading,
-)
+from unmask.serving.scheduler import decide_groups, forward_groups
 from unmask.text.prompts import TextModel
 from unmask.types import Prediction, Step
 
@@ -53,7 +47,7 @@ class PendingStep(NamedTuple):
 
     requests: Sequence[RunningRequest]
     decided: Sequence[Decided]
-    predictions: Sequence[Iterable[Prediction]]  # of each request of a decision
+    predictions: Sequence[Sequence[Prediction]]  # of each request of a decision
     read: Callable[[], list[list[Outcome]]]  # waits for the decisions
     evaluations: int
     forwards: int
@@ -156,8 +150,7 @@ class Stepper:
         """Wait for the decisions of some requests, and commit them row by row."""
         steps = []
         for decided, predictions, outcomes in zip(step.decided, step.predictions, step.read(), strict=True):
-            # compiled, a batch may have more rows than requests
-            rows = zip(decided.requests, predictions, outcomes, strict=False)
+            rows = zip(decided.requests, predictions, outcomes, strict=True)
             for row, (request, prediction, outcome) in enumerate(rows):
                 if is_live(request):
                     commit = partial(commit_row, decided, row, prediction, outcome)
@@ -193,11 +186,12 @@ class Stepper:
         return [result for request in requests for result in self._isolate(failure, work, [request])]
 
 
-def predictions_of(decided: Decided) -> Iterable[Prediction]:
+def predictions_of(decided: Decided) -> Sequence[Prediction]:
     """Return the prediction of each request; if none reads it, the first row's stands in for all."""
+    count = len(decided.requests)  # compiled, a batch may have more rows
     if decided.requests[0].reads_prediction:
-        return decided.prediction.split()
-    return repeat(decided.prediction.take(slice(0, 1)))
+        return decided.prediction.split()[:count]
+    return [decided.prediction.take(slice(0, 1))] * count
 
 
 def commit_row(

@@ -265,12 +265,14 @@ def prepare(
     canvas = blank(encoded, length, mask_id=info.mask_id, pad_id=info.pad_id, grid=info.grid, device=place)
     columns = canvas.tokens.shape[1] - canvas.start
     block_length = config.block_size(info, columns)
+    alone_every = info.grid.length if info.grid is not None and info.grid.first_alone else None
     blocks = plan(
         canvas.start,
         columns,
         steps=_budget(config.steps, sampler, info, length, columns, block_length or columns),
         block_length=block_length,
-        alone_every=info.grid.length if info.grid is not None and info.grid.first_alone else None,
+        alone_every=alone_every,
+        even=config.steps is not None and info.grid is not None and alone_every is None,
         next_block_at=config.next_block_at,
     )
     ending = Ending(find_tokenizer(model), info.mask_id, info.eos_ids, config.stop)
