@@ -14,10 +14,7 @@ from torch import Tensor
 from tests.conformance import golden
 from tests.conformance.references import Settings
 from unmask import AppendCache, Base, Canvas, Editing, Options, QuotaThreshold, blank, denoise, plan
-from unmask.decoding.plan import Block
-from unmask.types import BlockGrid, Decision, MaskedLM, Needs, Observation, Sampler, Step
-
-NO_PAD = -1
+from unmask.types import BlockGrid, Cache, Decision, MaskedLM, ModelInfo, Needs, Observation, Sampler, Step
 
 
 @dataclass(frozen=True)
@@ -32,7 +29,9 @@ class Replay:
     grid: BlockGrid | None  # of the attention
     idle_steps: bool = False  # the reference counts steps that change nothing
     sub_block_cache: bool = False
-    quits_late: bool = False  # the reference may go on in a block whose text has ended
+    quits_late: bool = False  # the reference may go on with a text that has ended
+    any_end: bool = False  # every end token of the model ends a text; else only the first of them
+    blind_to_pads: bool = False  # the reference takes every pad token for padding
 
 
 def replay(sampler: str, values: dict[str, Any], arrays: dict[str, np.ndarray]) -> Replay:
@@ -47,16 +46,18 @@ def sdar(settings: Settings, arrays: dict[str, np.ndarray]) -> Replay:
     settings.only("draw", "argmax", "recorded")
     settings.get("torch_seed")  # the draws themselves are recorded
     length, strategy = settings.get("block_length"), settings.get("remasking_strategy")
-    filters = {name: settings.get(name) for name in ("temperature", "top_p", "top_k")}
+    given = {name: settings.get(name) for name in ("temperature", "top_p", "top_k")}
+    filters = {name: value for name, value in given.items() if value is not None}
+    threshold = settings.get("confidence_threshold")
     sampler: Sampler
     if strategy == "low_confidence_dynamic":
-        sampler = QuotaThreshold(min_confidence=settings.get("confidence_threshold"), **filters)
+        sampler = QuotaThreshold(min_confidence=threshold, **filters)
     elif strategy in ("low_confidence_static", "sequential"):
         sampler = Base(order="left" if strategy == "sequential" else "confidence", **filters)
     else:
         golden.fail(f"the harness cannot replay remasking_strategy={strategy!r}")
     if settings.get("draw") == "recorded":
-        sampler = Drawn(sampler, arrays["drawn"], arrays["drawn_prob"])
+        sampler = Drawn(sampler, Base(**filters), arrays["drawn"], arrays["drawn_prob"])
     return Replay(
         sampler,
         released(schedule="block", stop_at_block_end=True),
@@ -64,11 +65,12 @@ def sdar(settings: Settings, arrays: dict[str, np.ndarray]) -> Replay:
         steps=settings.get("denoising_steps"),
         block_length=length,
         grid=BlockGrid(length=length),
+        any_end=True,
     )
 
 
 def llada2(settings: Settings, arrays: dict[str, np.ndarray]) -> Replay:
-    settings.only("temperature", 0)
+    greedy(settings)
     length = settings.get("block_length")
     steps = min(settings.get("steps"), settings.get("gen_length") // settings.get("minimal_topk", 1))
     return Replay(
@@ -83,8 +85,9 @@ def llada2(settings: Settings, arrays: dict[str, np.ndarray]) -> Replay:
 
 
 def llada21(settings: Settings, arrays: dict[str, np.ndarray]) -> Replay:
-    settings.only("temperature", 0)
-    settings.get("steps")  # ignored by the reference
+    greedy(settings)
+    for name in ("steps", "minimal_topk"):  # ignored by the reference
+        settings.get(name)
     length, post_steps = settings.get("block_length"), settings.get("max_post_steps", 16)
     sampler = Editing(
         min_confidence=settings.get("threshold"),
@@ -105,36 +108,47 @@ def llada21(settings: Settings, arrays: dict[str, np.ndarray]) -> Replay:
 
 
 def bd3lm(settings: Settings, arrays: dict[str, np.ndarray]) -> Replay:
-    settings.only("temperature", 0)
+    greedy(settings)
     settings.only("method", "bd3lm", "mdlm")
     length, size = settings.get("max_new_tokens"), settings.get("block_size")
     in_blocks = settings.get("method") == "bd3lm"
-    blocks, steps = -(-length // size), settings.get("steps")
+    steps = -(-settings.get("steps") // -(-length // size))
     return Replay(
         Base(),
         released(schedule="remaining", stop_at_eos=in_blocks, stop_at_block_end=True),
         length=length,
-        steps=-(-steps // blocks),
-        block_length=size,
+        steps=steps,
+        block_length=min(size, length),
         grid=BlockGrid(length=size, origin="canvas") if in_blocks else None,
+        quits_late=in_blocks and len(arrays["x_init"]) > 1,  # it ends a batch with the last of its rows
+        blind_to_pads=in_blocks,
     )
 
 
 def fast_dllm_v2(settings: Settings, arrays: dict[str, np.ndarray]) -> Replay:
-    settings.only("temperature", 0)
+    greedy(settings)
     settings.only("function", "generate", "batch_sample")
     size = settings.get("block_size")
     settings.get("max_new_tokens")  # counts whole blocks, and the block that begins with prompt as one
-    shortest = min(map(len, prompts(arrays, NO_PAD)))
+    shortest = arrays.get("prompt_lens", np.array([arrays["prompt_ids"].shape[1]])).min()
+    columns = arrays["x_steps"].shape[2] - 1  # the last token is that of a block never decoded
     return Replay(
         QuotaThreshold(min_confidence=settings.get("threshold"), at_least=1),
         released(),
-        length=arrays["x_steps"].shape[2] - 1 - shortest,  # the last token is that of a block never decoded
+        length=int(columns - shortest),
         steps=size,
         block_length=settings.get("small_block_size"),
         grid=BlockGrid(length=size, first_alone=True),
-        sub_block_cache=settings.get("use_block_cache"),
+        sub_block_cache=settings.get("use_block_cache", False),
+        quits_late=settings.get("function") == "batch_sample",  # it overlooks an end that begins a block
     )
+
+
+def greedy(settings: Settings) -> None:
+    """The best tokens are taken, so filters are without effect."""
+    settings.only("temperature", 0)
+    for name in ("top_p", "top_k"):
+        settings.get(name)
 
 
 def released(**options: Any) -> Options:
@@ -154,8 +168,8 @@ BUILDERS: dict[str, Callable[[Settings, dict[str, np.ndarray]], Replay]] = {
 class Drawn:
     """A sampler that gets the recorded draws of a run in place of its own."""
 
-    def __init__(self, sampler: Sampler, drawn: np.ndarray, probability: np.ndarray) -> None:
-        self.sampler = sampler
+    def __init__(self, sampler: Sampler, scores: Base, drawn: np.ndarray, probability: np.ndarray) -> None:
+        self.sampler, self.scores = sampler, scores
         self._steps = iter(zip(drawn, probability, strict=True))
 
     @property
@@ -165,10 +179,26 @@ class Drawn:
     def decide(self, obs: Observation) -> Decision:
         drawn, probability = (torch.from_numpy(part)[None] for part in next(self._steps))
         tokens = torch.where(obs.active.cpu(), drawn, 0).long().to(obs.drawn.device)
-        decision = self.sampler.decide(replace(obs, drawn=tokens))
-        ours, known = decision.signals["confidence"].cpu(), obs.active.cpu()
+        obs = replace(obs, drawn=tokens)
+        ours, known = self.scores.score(obs).cpu(), obs.active.cpu()
         torch.testing.assert_close(ours[known], probability.float()[known], atol=1e-5, rtol=1e-4)
-        return replace(decision, tokens=tokens)
+        return replace(self.sampler.decide(obs), tokens=tokens)
+
+
+class BlindToPads:
+    """A model that takes every pad token before the current block for padding. It uses no cache."""
+
+    def __init__(self, model: MaskedLM) -> None:
+        self.model = model
+
+    @property
+    def info(self) -> ModelInfo:
+        return self.model.info
+
+    def __call__(self, tokens: Tensor, attend: Tensor | None, window: slice, cache: Cache | None) -> Tensor:
+        seen = tokens != self.info.pad_id
+        seen[:, window.start :] = True
+        return self.model(tokens, seen, window, None)
 
 
 def prompts(arrays: dict[str, np.ndarray], pad_id: int) -> list[list[int]]:
@@ -179,12 +209,15 @@ def prompts(arrays: dict[str, np.ndarray], pad_id: int) -> list[list[int]]:
     if "attention_mask" in arrays:
         real = arrays["attention_mask"].argmax(-1).tolist()
         return [row[first:] for row, first in zip(rows, real, strict=True)]
+    if len(rows) == 1:  # not padded
+        return rows
     return [list(dropwhile(lambda token: token == pad_id, row)) for row in rows]
 
 
 def start(model: MaskedLM, run: Replay, arrays: dict[str, np.ndarray]) -> tuple[MaskedLM, Canvas]:
     """The model with the run's attention, and the canvas before the first step."""
-    info = replace(model.info, grid=run.grid)
+    ends = model.info.eos_ids
+    info = replace(model.info, grid=run.grid, eos_ids=ends if run.any_end else ends[:1])
     model.info = info  # type: ignore[misc]
     canvas = blank(
         prompts(arrays, info.pad_id),
@@ -208,13 +241,14 @@ def decoding(model: MaskedLM, run: Replay, arrays: dict[str, np.ndarray], *, cac
         steps=run.steps * -(-columns // run.block_length),
         block_length=run.block_length,
         alone_every=grid.length if grid is not None and grid.first_alone else None,
+        even=grid is None or not grid.first_alone,
     )
-    if grid is None or not grid.first_alone:  # every block has the same budget, also a short one
-        even = [Block(block.columns, run.steps, n * run.steps) for n, block in enumerate(blocks.blocks)]
-        blocks = replace(blocks, blocks=tuple(even))
     sub_block = run.block_length if run.sub_block_cache else None
     exact = AppendCache(grid.length, sub_block=sub_block) if grid is not None else None
     cache = exact if cached or run.sub_block_cache else None
+    padding = 0 if canvas.attend is None else int((~canvas.attend).sum())
+    if run.blind_to_pads and (arrays["x_final"] == model.info.pad_id).sum() > padding:
+        model, cache = BlindToPads(model), None
     return denoise(model, canvas, run.sampler, blocks, run.options, cache=cache)
 
 

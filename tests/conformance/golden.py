@@ -53,10 +53,7 @@ class Run:
 
     @property
     def checkpoint(self) -> Path:
-        """Its folder: in the set, or in the set above it, which may share its checkpoints."""
-        name = str(self.case["checkpoint"])
-        own = self.folder / name
-        return own if own.exists() else self.folder.parent / name
+        return checkpoint_of(self.folder, self.case)
 
     @property
     def model(self) -> MaskedLM:
@@ -89,7 +86,7 @@ class Forward:
 
     @property
     def checkpoint(self) -> Path:
-        return self.folder / str(self.case["checkpoint"])
+        return checkpoint_of(self.folder, self.case)
 
     @property
     def model(self) -> MaskedLM:
@@ -115,6 +112,13 @@ def cases(folder: Path, part: str) -> list[dict[str, Any]]:
     """The cases of one part of a set; an empty list if the set lacks that part."""
     manifest = folder / part / "manifest.json"
     return list(json.loads(manifest.read_text())["cases"]) if manifest.exists() else []
+
+
+def checkpoint_of(folder: Path, case: dict[str, Any]) -> Path:
+    """Its folder: in the set, or in the set above it, which may share its checkpoints."""
+    name = str(case["checkpoint"])
+    own = folder / name
+    return own if own.exists() else folder.resolve().parent / name
 
 
 def label(folders: Sequence[Path], case: Run | Forward) -> str:

@@ -34,7 +34,7 @@ from unmask import (
     Threshold,
     TokenFrequency,
 )
-from unmask.decoding.draw import NoiseSource
+from unmask.decoding.draw import NoiseSource, Selection
 from unmask.types import Attention, Decision, ModelInfo, Needs, Observation, Sampler
 
 DREAM_ORDERS = {
@@ -124,8 +124,9 @@ def llada(settings: Settings, arrays: dict[str, np.ndarray], info: ModelInfo) ->
 def dream(settings: Settings, arrays: dict[str, np.ndarray], info: ModelInfo) -> Setup:
     settings.get("torch_seed")  # the draws themselves are recorded
     settings.only("alg_temp", 0)
+    settings.only("eps", 1e-3)
     settings.only("alg", *DREAM_ORDERS)
-    sampler = Base(
+    sampler = NucleusFirst(
         order=DREAM_ORDERS[settings.get("alg")],
         top_p=settings.get("top_p") or 1.0,
         top_k=settings.get("top_k") or 0,
@@ -183,7 +184,8 @@ def fast_dllm(settings: Settings, arrays: dict[str, np.ndarray], info: ModelInfo
         sampler = Threshold(min_confidence=threshold)
     if factor is not None:
         sampler = Factor(factor=factor, last_rank_free=True)
-    return Setup(sampler, cache=settings.get("cache", "none"), **released(settings, schedule="linear"))
+    budget = released if threshold is None and factor is None else unbounded
+    return Setup(sampler, cache=settings.get("cache", "none"), **budget(settings, schedule="linear"))
 
 
 def freedave(settings: Settings, arrays: dict[str, np.ndarray], info: ModelInfo) -> Setup:
@@ -298,6 +300,14 @@ BUILDERS = {
     "wino_llada": wino,
     "dawn_llada": dawn,
 }
+
+
+class NucleusFirst(Base):
+    """Base that filters as Dream does: by top-p, and what is left by top-k; ours does it the other way."""
+
+    def score_filtered(self, logits: Tensor, drawn: Tensor) -> Tensor:
+        nucleus = Selection(top_p=self.top_p).filter(logits.float().clone())
+        return Base(order=self.order, top_k=self.top_k).score_filtered(nucleus, drawn)
 
 
 @dataclass(frozen=True)

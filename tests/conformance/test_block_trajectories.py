@@ -24,12 +24,13 @@ def test_every_step_is_the_recorded_one(run: golden.Run, cached: bool) -> None:
     arrays = run.arrays
     made = blocks.replay(run.case["sampler"], run.case["settings"], arrays)
     model = golden.model_in(run.checkpoint)
-    info = model.info
+    released = model.info
     try:
         steps = list(blocks.decoding(model, made, arrays, cached=cached))
         _, canvas = blocks.start(model, made, arrays)
+        info = model.info
     finally:
-        model.info = info  # type: ignore[misc]
+        model.info = released  # type: ignore[misc]
     for row, (prompt, start) in enumerate(
         zip(blocks.prompts(arrays, info.pad_id), canvas.starts, strict=True)
     ):

@@ -13,7 +13,7 @@ import torch
 from tests.conformance import golden, references
 from tests.conformance.test_trajectories import compare, executed_steps, recorded
 from tests.conftest import GOLDENS
-from unmask import Options, Prophet
+from unmask import Base, Options, Prophet
 from unmask.types import ModelInfo
 
 FAILED = pytest.fail.Exception
@@ -83,6 +83,14 @@ def test_a_pinned_id_above_the_mask_id_is_no_mask() -> None:
     arrays = {"prompt_ids": np.array([[7]]), "x_init": np.array([[7, mask, pinned]]), "x_steps": steps}
     setup = references.Setup(Prophet(answer_start=0), Options(), steps=2, length=2)
     assert executed_steps(arrays, setup, mask) == [0]
+
+
+def test_steps_that_change_nothing_count_only_while_masks_are_left() -> None:
+    mask = 509
+    steps = np.array([[[7, mask, mask]], [[7, 1, 2]], [[7, 1, 2]]])  # as lucky draws of Dream's origin may be
+    arrays = {"prompt_ids": np.array([[7]]), "x_init": steps[0], "x_steps": steps}
+    setup = references.Setup(Base(), Options(), steps=3, length=2)
+    assert executed_steps(arrays, setup, mask) == [0, 1]
 
 
 def test_a_recorded_kl_is_compared_tightly_however_large() -> None:

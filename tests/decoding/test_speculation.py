@@ -93,6 +93,13 @@ def test_a_model_that_never_changes_its_mind_needs_one_forward_in_four() -> None
     assert int(ours.rows[0]) == sum(steady_rows for steady_rows in fixed.calls[24:])
 
 
+def test_a_decision_that_finishes_the_block_is_taken_whole_if_all_of_it_was_guessed() -> None:
+    steady = Toy(drift=0.0, lead=16.0, eos_ids=())
+    whole = run(steady, Speculative(Base(), partial=True), length=4, steps=2)  # two commits in each step
+    assert whole.accepted.tolist() == [4]
+    assert whole.leftovers.tolist() == [0]
+
+
 def test_a_model_whose_rows_depend_on_each_other_is_refused() -> None:
     model = Toy()
     canvas = blank([[2, 3]], 4, mask_id=0, pad_id=0)

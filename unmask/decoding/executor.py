@@ -170,7 +170,7 @@ class Executor:
         else:
             own = guesses if picked is None else guesses[picked]
             part, *guessed = self.run_guesses(canvas, own, window, bans)
-            rows.guesses = (todo.active.sum(-1) - 1).clamp(0, len(guessed))
+            rows.guesses = self.speculator.useful(todo.active).clamp(0, len(guessed))
             parts = [spread(each, picked, todo) for each in guessed]
             self.speculator.keep(guesses, parts, todo.fresh, rows.guesses)
         if picked is not None and rows.prediction is not None:

@@ -74,13 +74,13 @@ def observe(
     masks, nothing = scene.active.sum(-1), torch.zeros_like(scene.started)
     source = prediction.fitting or prediction
     step, budget, progress, rate = unpack(scene.clock) if isinstance(scene.clock, Tensor) else scene.clock
+    rate = nothing.float() + rate
     if context.schedule == "dream":
-        rate = nothing.float() + rate
         quota = (masks * rate).floor().long()
+    elif context.schedule == "remaining":
+        quota = (masks * rate.double()).round().long()
     else:
-        if context.schedule == "remaining":  # rounds to even, as torch does
-            quota = (masks / (budget - step)).round().long()
-        elif sampler.needs.revoke:  # masks come back, so the rest is spread over the steps that are left
+        if sampler.needs.revoke:  # masks come back, so the rest is spread over the steps that are left
             quota = -(-masks // (budget - step))
         else:  # LLaDA: equal parts, the remainder going to the first steps
             quota = scene.started // budget + (step < scene.started % budget)

@@ -18,7 +18,8 @@ class OpenBlocks:
         self.at = at
         self.sizes = torch.tensor([block.stop - block.start for block in blocks], device=device)
         self.number = torch.arange(len(blocks), device=device).repeat_interleave(self.sizes)  # of a column
-        self.opened = torch.ones(rows, dtype=torch.long, device=device)
+        opened = 1 if at > 0 or len(blocks) == 1 else 2  # an empty block is filled enough for the next
+        self.opened = torch.full((rows,), opened, device=device)
 
     def advance(self, masked: Tensor) -> None:
         """Open the next block of every row whose last open block is filled enough; masked: [B, W] bool."""

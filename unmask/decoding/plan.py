@@ -1,4 +1,4 @@
-"""Blocks, step budgets and the fixed schedules of LLaDA and Dream."""
+"""Blocks, step budgets and the fixed schedules of LLaDA, Dream and A2D."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from numbers import Integral
 import torch
 from torch import Tensor
 
-from unmask.errors import FieldError, share, whole
+from unmask.errors import FieldError, probability, whole
 
 DREAM_EPS = 1e-3  # Dream's time grid runs from 1 to this
 
@@ -99,7 +99,7 @@ def plan(
     cuts = [slice(start + left, start + right) for left, right in pairwise(edges)]
     sizes = [right - left for left, right in pairwise(edges)]
     if next_block_at is not None:
-        share("next_block_at", next_block_at)
+        probability("next_block_at", next_block_at)
         if block_length is None:
             raise FieldError("next_block_at", next_block_at, "needs blocks", "set block_length")
         whole_generation = Block(slice(start, start + length), steps, 0)
@@ -116,6 +116,15 @@ def share_steps(cuts: Sequence[slice], weights: Sequence[int], steps: int) -> tu
         spent.append(min(fair, steps - len(weights) + number))  # the later blocks keep a step each
     budgets = zip(cuts, pairwise(spent), strict=True)
     return tuple(Block(cut, after - before, before) for cut, (before, after) in budgets)
+
+
+def remaining_rates(budget: int) -> Tensor:
+    """Return the share of the masks left that A2D's schedule commits in each step: 1/n, 1/(n - 1), ..., 1.
+
+    Computed as its own code does, because float32 decides which way a half rounds.
+    """
+    times = 1 - torch.arange(budget, -1, -1) / budget
+    return 1 - (1 - times[1:]) / (1 - times[:-1])
 
 
 def dream_rates(budget: int) -> Tensor:

@@ -49,12 +49,13 @@ class Speculator:
     def guess(self, rows: Rows, window: slice, todo: Todo) -> Tensor | None:
         """Return guesses [B, R, N]: the canvas with the best 1, 2, ... masks of the block filled in.
 
-        They are filled as the last prediction would fill them. A guess that leaves no mask is of no use.
+        They are filled as the last prediction would fill them. A guess that leaves no mask saves no forward,
+        but may be the part of a decision that is taken alone.
         """
         last = rows.prediction
         if last is None or rows.changed is None:  # the first forward of a block
             return None
-        count = min(self.speculation.rows - 1, int(todo.active.sum(-1).max()) - 1)
+        count = min(self.speculation.rows - 1, int(self.useful(todo.active).max()))
         if count < 1:
             return None
         score = last.top_logits[..., 0] - last.lse
@@ -70,6 +71,10 @@ class Speculator:
         guesses = rows.canvas.tokens[:, None].repeat(1, count, 1)
         guesses[..., window] = torch.where(fill, last.top1[:, None], guesses[..., window])
         return guesses
+
+    def useful(self, active: Tensor) -> Tensor:
+        """Return the most guesses that rows with these masks [B, W] can use, [B]."""
+        return active.sum(-1) - (0 if self.speculation.partial else 1)
 
     def keep(self, guesses: Tensor, parts: Sequence[Prediction], fresh: Tensor, number: Tensor) -> None:
         """Keep the first `number` [B] guesses [B, R, N] of fresh rows, and their predictions of B rows."""

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from unmask.decoding.plan import Block, Plan, dream_rates
+from unmask.decoding.plan import Block, Plan, dream_rates, remaining_rates
 from unmask.decoding.rows import Rows
 from unmask.types import ScheduleName
 
@@ -33,7 +33,7 @@ class Clock(NamedTuple):
     step: int | Tensor  # steps already taken in the block
     budget: int | Tensor  # of the block
     progress: float | Tensor  # share of all steps used, this one included
-    rate: float | Tensor  # share of the masks that Dream's schedule commits now; 0 for LLaDA's
+    rate: float | Tensor  # share of the masks that the schedule commits now; 0 where it counts columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +51,7 @@ class Turn:
 
 
 Look = Callable[[Rows, slice, Block], Todo]
+RATES = {"dream": dream_rates, "remaining": remaining_rates}
 
 
 def turns(rows: Rows, plan: Plan, look: Look) -> Iterator[Turn]:
@@ -91,7 +92,8 @@ def clocks(
     block: Block, plan: Plan, schedule: ScheduleName, own_steps: Tensor | None = None
 ) -> Iterator[Clock | Tensor]:
     """Yield the clock of every step of a block; packed if rows have steps of their own, [B] float64."""
-    rates = dream_rates(block.budget).tolist() if schedule == "dream" else repeat(0.0, block.budget)
+    share = RATES.get(schedule)
+    rates = repeat(0.0, block.budget) if share is None else share(block.budget).tolist()
     for step, rate in enumerate(rates):
         taken = block.first_step + step + 1
         if own_steps is None:

@@ -13,7 +13,7 @@ from unmask.decoding.cache import BlockCache, Recompute
 from unmask.decoding.checks import extra_needs
 from unmask.decoding.draw import Selection
 from unmask.decoding.options import Options
-from unmask.errors import FieldError, finite, flag, known_field, one_of, share, whole
+from unmask.errors import FieldError, finite, flag, known_field, one_of, probability, whole
 from unmask.samplers.base import Base
 from unmask.samplers.end_last import EndLast
 from unmask.samplers.spaced import Spaced
@@ -36,8 +36,8 @@ class GenerationConfig(ConfigFields):
         steps: Reverse steps at most, >= 1; None: one per new token. A model that attends in blocks gives each
             block an equal share, rounded up, also the blocks that complete the first and the last one.
         block_length: Columns decoded together, >= 1; "auto": the model family's own, None: the full sequence.
-        next_block_at: Open the next block when this share of the last one is filled, above 0 and at most 1;
-            None: when it is full.
+        next_block_at: Open the next block when this share of the last one is filled, 0 to 1; None: when it is
+            full.
         temperature: 0 takes the likeliest token; higher is flatter, so draws vary more.
         top_p: Draw from the smallest set of tokens whose probability reaches this; above 0, at most 1, which
             is all.
@@ -96,7 +96,7 @@ class GenerationConfig(ConfigFields):
         elif self.block_length is not None:
             whole("block_length", self.block_length, 1)
         if self.next_block_at is not None:
-            share("next_block_at", self.next_block_at)
+            probability("next_block_at", self.next_block_at)
             if self.cache not in (None, "none"):
                 problem = "opens several blocks, but a cache knows one"
                 raise FieldError("next_block_at", self.next_block_at, problem, "use cache=None")
