@@ -148,6 +148,9 @@ def test_a_missing_preset_is_named(tmp_path):
         ),
         ("fibonacci", "def f(n):\n    return 0 if n < 2 else 1 if n == 2 else f(n - 1) + f(n - 2)\n", False),
         ("reverse", "I cannot.", False),
+        ("equation", "So x = \\boxed{5}.", True),
+        ("equation", "Now x = 15 / 3 = 5.\nSo x = \\boxed{6}.", False),
+        ("sum", "101 * 50 = 5050.\nThe is \\boxed{5000}.", False),
     ],
 )
 def test_answers_to_the_papers_prompts_are_judged_by_what_they_say(name, text, right):

@@ -23,6 +23,7 @@ from unmask.sandbox import Job, run_jobs
 from unmask.text.generate import generate
 
 FUNCTION = re.compile(r"^def (\w+)\(", re.MULTILINE)
+BOX = re.compile(r"\\boxed\{([^{}]*)\}")
 
 
 def _program(check: str) -> Callable[[str], bool]:
@@ -50,6 +51,17 @@ def _definitions(code: str) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _result(number: str, named: str) -> Callable[[str], bool]:
+    """Return a judge of answers: the last box must hold the number; without a box, the text must name it."""
+
+    def judged(text: str) -> bool:
+        boxes = BOX.findall(text)
+        found = re.fullmatch(number, boxes[-1].strip()) if boxes else re.search(named, text)
+        return found is not None
+
+    return judged
+
+
 PROMPTS: dict[str, tuple[str, Callable[[str], bool]]] = {  # the paper's, each with a judge
     "reverse": (
         "Write a Python program to reverse a string.",
@@ -61,13 +73,14 @@ PROMPTS: dict[str, tuple[str, Callable[[str], bool]]] = {  # the paper's, each w
     ),
     "sum": (
         "What is the sum of the first 100 natural numbers?",
-        lambda text: re.search(r"\b5,?050\b", text) is not None,
+        _result(r"5,?050", r"\b5,?050\b"),
     ),
     "equation": (
         "Solve the equation: 3x + 5 = 20.",
-        lambda text: re.search(r"x\s*=\s*5\b(?!\s*[./]\s*\d)", text) is not None,
+        _result(r"(x\s*=\s*)?5", r"x\s*=\s*5\b(?!\s*[./]\s*\d)"),
     ),
 }
+READ_ONLY = {"sum", "equation"}  # judging them runs no program, so it is done when the report is built
 SAMPLING: dict[str, Any] = {"temperature": 0.2, "top_p": 0.95}  # as in the paper
 
 
@@ -144,7 +157,8 @@ def _part(
     rows: list[tuple[str, ...]] = []
     blocks = [f"**{short(model)}, {question.name}.** {_quoted(question.prompt)}\n"]
     for label, answer in answers.items():
-        right = "yes" if answer["correct"] else "no"
+        correct = question.judge(answer["text"]) if question.name in READ_ONLY else answer["correct"]
+        right = "yes" if correct else "no"
         printed = paper.get(label)
         shown = "" if printed is None else f"{printed[0]}, {printed[1]}, {'yes' if printed[2] else 'no'}"
         rows.append(

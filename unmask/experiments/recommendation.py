@@ -63,7 +63,7 @@ def recommend(judged: Sequence[Judged], present: str) -> Advice:
         lead = stats.aup_difference(_mean_area(judged, present), _mean_area(judged, first))
         stays = lead.low <= 0
         words += f" Its lead over {present} in mean AUP is {lead.shown(2, sign=True)}."
-        words += " That may be chance, so the recommendation in place stays." if stays else ""
+        words += " That lead is within noise, so the current recommendation stays." if stays else ""
     chosen = present if stays else first
     words += f" The rule recommends {chosen}."
     table = Table("evidence-rule", "The samplers in the order of the rule", header, tuple(rows))
