@@ -1,12 +1,20 @@
 """Options shared by all tests."""
 
 import os
+import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
 import pytest
-import torch
+
+# Tensors in the tests are tiny, so a second thread only spins, here and in the processes that tests start.
+os.environ["OMP_NUM_THREADS"] = "1"
+# Without cached bytecode, each of these processes would compile torch from source.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
+import torch  # noqa: E402  # reads OMP_NUM_THREADS
 
 GOLDENS = Path(__file__).parent / "goldens"
 OWN_SETS = [GOLDENS, GOLDENS / "frontier", GOLDENS / "families"]
@@ -39,7 +47,7 @@ def golden_folders(config: pytest.Config) -> list[Path]:
 
 @pytest.fixture(autouse=True, scope="session")
 def one_thread_per_worker() -> None:
-    """The tensors of the tests are tiny: a second thread only waits."""
+    """Limit torch to one thread, even if a plugin imported it first."""
     torch.set_num_threads(1)
 
 

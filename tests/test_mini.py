@@ -89,11 +89,11 @@ def test_adaptive_samplers_take_far_fewer_steps_than_there_are_tokens(model, sam
 
 def test_answers_of_the_test_items_are_mostly_right():
     model = unmask.load("mini-llada", device="cpu")
-    items = [item for name in ("mini-mmlu", "mini-winogrande") for item in _items(name, 6)]
+    items = [item for name in ("mini-mmlu", "mini-winogrande") for item in _items(name, 4)]
     chats = [[{"role": "user", "content": item.prompt}] for item in items]
     texts = [one.text for one in unmask.generate(model, chats, unmask.make_sampler("threshold"))]
     right = sum(TASKS[item.task].score(item, text).correct for item, text in zip(items, texts, strict=True))
-    assert right >= 9
+    assert right >= 6
 
 
 def _items(name: str, count: int):

@@ -54,7 +54,7 @@ class Gated:
 
     def __call__(self, *inputs: Any) -> Any:
         if not self._open:
-            assert self._passes.acquire(timeout=20), "the gate stayed closed"
+            assert self._passes.acquire(timeout=60), "the gate stayed closed"
         return self.model(*inputs)
 
     def let(self, forwards: int) -> None:
@@ -84,15 +84,15 @@ class Running:
         }
 
     def client(self, **settings: Any) -> openai.OpenAI:
-        given = {"api_key": "none", "max_retries": 0, "timeout": 20, **settings}
+        given = {"api_key": "none", "max_retries": 0, "timeout": 60, **settings}
         return openai.OpenAI(base_url=f"{self.url}/v1", **given)
 
     def post(self, path: str, body: Any = None, **settings: Any) -> httpx.Response:
-        given = {"timeout": 20, **({} if body is None else {"json": body}), **settings}
+        given = {"timeout": 60, **({} if body is None else {"json": body}), **settings}
         return httpx.post(self.url + path, **given)
 
     def get(self, path: str, **settings: Any) -> httpx.Response:
-        return httpx.get(self.url + path, timeout=20, **settings)
+        return httpx.get(self.url + path, timeout=60, **settings)
 
 
 @contextmanager
@@ -118,8 +118,8 @@ def listening(model: Any, *, limits: Limits | None = None, **settings: Any) -> I
     assert (engine.running, engine.waiting) == (0, 0)
 
 
-def wait_until(true: Callable[[], bool], seconds: float = 10.0) -> None:
-    """Wait for something that must come true."""
+def wait_until(true: Callable[[], bool], seconds: float = 60.0) -> None:
+    """Wait for something that must come true, however busy the machine is."""
     end = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < end, "it did not come true in time"

@@ -45,7 +45,7 @@ def is_closed(connection: socket.socket) -> bool:
         return True
 
 
-def trickle(connection: socket.socket, seconds: float = 5.0) -> bool:
+def trickle(connection: socket.socket, seconds: float = 60.0) -> bool:
     """Send a header letter by letter; return whether the server hangs up."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
@@ -63,7 +63,7 @@ def trickle(connection: socket.socket, seconds: float = 5.0) -> bool:
 def test_a_client_that_never_ends_its_headers_is_hung_up_on(model: Trunk) -> None:
     with listening(model, header_seconds=0.4) as server:
         with connect(server) as silent:
-            wait_until(lambda: is_closed(silent), 5)
+            wait_until(lambda: is_closed(silent))
         with connect(server) as slow:
             slow.sendall(b"GET /healthz HTTP/1.1\r\nx: ")
             assert trickle(slow)
@@ -141,8 +141,8 @@ def test_a_client_that_does_not_read_its_stream_frees_its_row(model: Trunk) -> N
         connection.sendall(f"{head}content-length: {len(body)}\r\n\r\n{body}".encode())
         before = server.holds()["tasks"]
         wait_until(lambda: server.engine.running == 1)
-        wait_until(lambda: server.engine.running == 0, 30)
-        wait_until(lambda: server.holds()["tasks"] <= before, 30)
+        wait_until(lambda: server.engine.running == 0)
+        wait_until(lambda: server.holds()["tasks"] <= before)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
@@ -223,5 +223,6 @@ def test_small_parts_of_an_answer_are_sent_at_once() -> None:
             with socket.create_connection(listener.getsockname()):
                 return bool(await option)
 
-    with bound("127.0.0.1", 0) as [listener]:
-        assert asyncio.run(is_prompt(listener))
+    # a browser of other tests may have left a loop in this thread
+    with bound("127.0.0.1", 0) as [listener], ThreadPoolExecutor(1) as pool:
+        assert pool.submit(lambda: asyncio.run(is_prompt(listener))).result()

@@ -15,6 +15,7 @@ from tests.raises import raises_field
 from tests.text.conftest import tiny
 from unmask import Base, GenerationConfig, compile, generate, load
 from unmask.bench.step import SHAPES
+from unmask.fast.graphs import GraphRunner
 from unmask.models.checkpoint.load import build
 from unmask.serving import Engine, Limits
 from unmask.serving.device_memory import DeviceMemory
@@ -77,7 +78,7 @@ def llada() -> Any:
     """LLaDA-8B without its weights, as if compiled."""
     with torch.device("meta"):
         model: Any = build(SHAPES["published"]["llada"]).to(torch.bfloat16)
-    model.runner = object()
+    model.runner = GraphRunner(model, bucket=64, max_graphs=8)
     return model
 
 

@@ -155,7 +155,7 @@ def test_halves_that_grew_apart_are_split_anew() -> None:
 
 def test_the_seconds_of_all_steps_are_those_of_the_run() -> None:
     monitor = Recorder()
-    server = Engine(Slow(TextToy(Toy(eos_ids=())), 0.01), monitor=monitor, overlap=True)
+    server = Engine(Slow(TextToy(Toy(eos_ids=())), 0.04), monitor=monitor, overlap=True)
     jobs = [server.submit([2 + n], ONE_BY_ONE, GenerationConfig(max_new_tokens=12)) for n in range(6)]
     began = time.perf_counter()
     with server:

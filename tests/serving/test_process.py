@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -22,7 +23,8 @@ from tests.checkpoints import write_checkpoint
 from tests.serving.conftest import wait_until
 from unmask.cli.app import app
 
-START = 30  # seconds; a machine that does other things at the same time may need more than 10
+SOON = 30  # seconds of computing from the start to the end of all answers
+START = 120  # seconds; a machine that does other things at the same time may need many more than its own
 
 
 @pytest.fixture(scope="module")
@@ -91,19 +93,20 @@ def loaded(server: Process, pool: ThreadPoolExecutor, tokens: int) -> list[Futur
 
 
 def test_it_answers_soon_and_a_signal_lets_it_finish_what_it_has(folder: str, tmp_path: Path) -> None:
-    began = time.monotonic()
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     with (
         process(folder, "--max-batch", "2", log=tmp_path / "log") as server,
         ThreadPoolExecutor(6) as pool,
     ):
         assert server.complete().status_code == 200
-        assert time.monotonic() - began < START
         sent = loaded(server, pool, tokens=80)
         server.process.send_signal(signal.SIGTERM)
         answers = [future.result() for future in sent]
         assert [answer.status_code for answer in answers] == [200] * 6
         assert all(answer.json()["unmask"]["steps"] == 80 for answer in answers)
-        assert server.process.wait(20) == 0
+        assert server.process.wait(60) == 0
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < SOON
     requests = [line for line in server.lines() if line["event"] == "request"]
     assert len(requests) == 7
     assert {"request_id", "status", "seconds", "steps", "prompt_tokens"} <= set(requests[0])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import accumulate
-from time import perf_counter
+from time import thread_time
 from typing import Any
 
 import pytest
@@ -240,9 +240,9 @@ def test_a_token_that_no_vocabulary_has_is_refused() -> None:
 
 def test_a_long_text_of_escaped_gaps_is_read_in_linear_time() -> None:
     text = r"\[[gap" * 170_000
-    began = perf_counter()
+    began = thread_time()
     assert parse_gaps(text) == [text.replace("\\", "")]
-    assert perf_counter() - began < 2
+    assert thread_time() - began < 2
 
 
 def test_one_text_returns_one_output_and_a_list_of_texts_a_list(llada: Trunk) -> None:

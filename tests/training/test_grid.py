@@ -160,7 +160,9 @@ def with_a_start(path: Path, **changes: object) -> Grid:
     return read_grid(path)
 
 
-def test_a_model_waits_for_the_one_that_it_starts_from_and_has_its_weights(grid_file, tmp_path):
+def test_a_model_waits_for_the_one_that_it_starts_from_which_is_no_model_of_the_grid_even_if_it_is_alone(
+    grid_file, tmp_path
+):
     grid, out, lines = with_a_start(grid_file, layers=3), tmp_path / "out", []
     [first, *late] = members(grid)
     assert [one.start for one in late] == [first.name] * 2
@@ -170,6 +172,10 @@ def test_a_model_waits_for_the_one_that_it_starts_from_and_has_its_weights(grid_
     assert all("starts" not in line or line.startswith(first.name) for line in lines[:done])
     assert {one.name for one in read_summary(out)} == {one.name for one in late}
     assert len(load(out / late[0].name, device="cpu").layers) == 3
+    shutil.copytree(out / first.name, tmp_path / "alone" / first.name)
+    [same] = train_grid(grid.only(["first"]), tmp_path / "alone", device="cpu")
+    assert (same.name, same.state(tmp_path / "alone")) == (first.name, "done")
+    assert read_summary(tmp_path / "alone") == []
 
 
 def test_models_are_left_out_if_the_one_that_they_start_from_fails(grid_file, tmp_path):
@@ -197,15 +203,6 @@ def test_a_start_must_have_every_family_that_needs_it():
         replace(grid, sizes=(replace(first, families=("llada",)), *others))
     with raises_field("name", "shipped"):
         replace(grid, sizes=(replace(first, name="shipped"),))
-
-
-def test_a_size_that_others_start_from_is_no_model_of_the_grid_even_if_it_is_trained_alone(
-    grid_file, tmp_path
-):
-    grid, out = with_a_start(grid_file), tmp_path / "out"
-    [first] = train_grid(grid.only(["first"]), out, device="cpu")
-    assert (out / first.name).is_dir()
-    assert read_summary(out) == []
 
 
 def test_a_hash_follows_that_of_the_start(grid_file):

@@ -85,8 +85,9 @@ def test_test_draws_give_no_training_problem_and_the_shipped_items_are_none(name
     assert all(is_test(draw_test(TASKS[name], rng).key) for _ in range(20))
     shipped = tasks.test_items(name)
     assert all(is_test(item.key) for item in shipped)
-    assert not {item.key for item in shipped} & {item.key for item in drawn(name, 1500)}
-    assert not {item.prompt for item in shipped} & {item.prompt for item in drawn(name, 1500)}
+    training = drawn(name, 1500)
+    assert not {item.key for item in shipped} & {item.key for item in training}
+    assert not {item.prompt for item in shipped} & {item.prompt for item in training}
 
 
 @pytest.mark.parametrize("name", TEST_TASKS)

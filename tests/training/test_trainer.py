@@ -46,13 +46,13 @@ def test_a_tiny_model_learns_a_pattern_that_base_then_decodes(tmp_path, family):
         tmp_path,
         model=model,
         data={"phases": [{"until": 1, "shares": {"copy": 1, "double": 1}}]},
-        optimizer={"lr": 0.02},
-        schedule={"steps": 160, "warmup_steps": 10},
-        run={"batch_size": 48, "log_every": 20, "validate_every": 80, "checkpoint_every": 1000},
+        optimizer={"lr": 0.006},  # a high one lets the rounding of a CPU decide what is learnt in the end
+        schedule={"steps": 240, "warmup_steps": 10},
+        run={"batch_size": 32, "log_every": 20, "validate_every": 120, "checkpoint_every": 1000},
     )
     seen = []
     last = train(recipe, tmp_path / "out", device="cpu", watch=seen.append)
-    assert last.step == 160
+    assert last.step == 240
     assert seen[-1] == last
     assert last.loss < 0.1 * seen[0].loss
     assert last.validation["0.15"] < 0.1
@@ -63,7 +63,7 @@ def test_a_tiny_model_learns_a_pattern_that_base_then_decodes(tmp_path, family):
     result = decode(trained, canvas, Base(), plan(canvas.start, 9, steps=9))
     texts = [trained.tokenizer.decode(row) for row in result.generated.tolist()]
     right = [text == item.answer for text, item in zip(texts, items, strict=True)]
-    assert sum(right) >= 0.7 * len(items)  # by chance: none
+    assert sum(right) >= 0.9 * len(items)  # by chance: none
 
 
 def test_an_interrupted_run_that_is_resumed_equals_one_that_was_not(tmp_path):

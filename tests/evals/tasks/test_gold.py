@@ -67,15 +67,15 @@ def letters(protocol: str, sample: Sample) -> Texts:
 
 
 CHECKS: dict[str, tuple[Callable[[str, Sample], Texts], int]] = {  # and the size of a part of the whole set
-    "gsm8k": (numbers, 100),
-    "math": (formulas, 30),
-    "math500": (formulas, 30),
-    "humaneval": (functions, 12),
-    "mbpp": (programs, 12),
+    "gsm8k": (numbers, 50),
+    "math": (formulas, 20),
+    "math500": (formulas, 20),
+    "humaneval": (functions, 8),
+    "mbpp": (programs, 8),
     "mbpp-sanitized": (programs, 12),
-    "mmlu": (letters, 100),
-    "hellaswag": (letters, 100),
-    "winogrande": (letters, 100),
+    "mmlu": (letters, 50),
+    "hellaswag": (letters, 50),
+    "winogrande": (letters, 50),
 }
 
 
