@@ -243,7 +243,8 @@ def test_every_preset_refuses_a_bad_change(name):
 
 
 @pytest.mark.parametrize(
-    ("wrong", "right"), [("les", "less"), ("klas", "klass"), ("treshold", "threshold"), ("Less", "less")]
+    ("wrong", "right"),
+    [("les", "less"), ("klas", "klass"), ("treshold", "threshold"), ("Less", "less"), ("KLAS", "klass")],
 )
 def test_an_unknown_sampler_is_answered_with_the_nearest_name(wrong, right):
     with raises_field("sampler", wrong, f"did you mean {right!r}?", "`unmask samplers`"):

@@ -1,12 +1,18 @@
 """unmask: fast, trustworthy decoding of masked diffusion language models."""
 
+import os
+import sys
 import warnings
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
 
-# torch says so whenever NumPy is missing, which unmask does not need
+if "torch" not in sys.modules and "OMP_WAIT_POLICY" not in os.environ:
+    # on a busy machine, threads that spin for long while they wait are many times slower
+    os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+
+# torch warns if NumPy is missing; unmask does not need it
 warnings.filterwarnings("ignore", "Failed to initialize NumPy: No module named 'numpy'", UserWarning)
 
 if TYPE_CHECKING:
@@ -15,7 +21,7 @@ if TYPE_CHECKING:
 else:
 
     def __getattr__(name: str) -> object:
-        """Import the public names when one is used: the command line starts without torch."""
+        """Import the public names on first use, so that the command line starts without torch."""
         if not name.startswith("_") or name == "__all__":
             public = import_module("unmask.public")
             if name in ("__all__", *public.__all__):

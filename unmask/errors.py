@@ -144,8 +144,15 @@ def shown(value: object) -> str:
 
 
 def _suggestion(wrong: object, choices: Iterable[str]) -> str:
-    close = get_close_matches(wrong, list(choices), n=1) if isinstance(wrong, str) else []
-    return f"did you mean {close[0]!r}?" if close else ""
+    near = nearest(wrong, choices)
+    return "" if near is None else f"did you mean {near!r}?"
+
+
+def nearest(wrong: object, choices: Iterable[str]) -> str | None:
+    """Return the choice that is spelled most like a wrong name, whatever its case; None: none is close."""
+    by_case = {choice.lower(): choice for choice in choices}
+    close = get_close_matches(wrong.lower(), by_case, n=1, cutoff=0.75) if isinstance(wrong, str) else []
+    return by_case[close[0]] if close else None
 
 
 def _is_id(value: object) -> bool:

@@ -222,7 +222,7 @@ def test_trace_says_where_two_runs_part(call, tmp_path):
     [parting] = [line for line in result.stdout.splitlines() if "they part" in line]
     assert f"position {place + 1}: base wrote {texts[0][place]!r} in step " in parting
     assert f"less-persistence-only wrote {texts[1][place]!r} in step " in parting
-    assert f"{sum(left != right for left, right in zip(*texts, strict=True))} in all" in parting
+    assert f"{sum(left != right for left, right in zip(*texts, strict=True))} differences" in parting
     same = call("trace", files["base"], files["base"]).stdout
     assert "the same tokens" in same
     assert "they part" not in same

@@ -68,8 +68,11 @@ def without_tokenizer(folder: Path) -> None:
         (spoil_nothing, ("--dtype", "int3"), "got 'int3'"),
         (spoil_nothing, ("--sampler", "lesss"), "did you mean 'less'?"),
         (spoil_nothing, ("--set", "confidence=3"), "did you mean 'min_confidence'?"),
-        (spoil_nothing, ("--trace", "no/such/folder/t.jsonl"), "no/such/folder/t.jsonl: No such file"),
-        (spoil_nothing, ("--trace", "/dev/full"), "No space left on device"),
+        (
+            spoil_nothing,
+            ("--trace", "no/such/folder/t.jsonl"),
+            "got 'no/such/folder/t.jsonl'; create it first",
+        ),
     ],
 )
 def test_bad_input_ends_in_one_sentence(call, llada, copy, spoil, arguments, words):
@@ -78,6 +81,14 @@ def test_bad_input_ends_in_one_sentence(call, llada, copy, spoil, arguments, wor
     result = call("generate", "-m", folder, "hello", *arguments)
     assert result.exit_code == 2
     check(result, words)
+
+
+def test_a_trace_that_cannot_be_written_costs_no_text(call, llada):
+    plain = call("generate", "-m", llada, "hello", "-n", 8)
+    result = call("generate", "-m", llada, "hello", "-n", 8, "--trace", "/dev/full")
+    assert result.exit_code == 2
+    assert result.stdout == plain.stdout != ""
+    assert result.stderr.splitlines()[-1] == "error: /dev/full: No space left on device"
 
 
 @pytest.mark.parametrize(("name", "guess"), [("lesss", "did you mean 'less'? "), ("", ""), ("zzz", "")])
@@ -206,7 +217,10 @@ def test_our_own_mistakes_are_not_hidden(call, monkeypatch):
         raise RuntimeError("a bug")
 
     monkeypatch.setattr("unmask.cli.generate.load_model", fail)
-    assert isinstance(call("generate", "-m", "x", "hello").exception, RuntimeError)
+    result = call("generate", "-m", "x", "hello")
+    assert result.exit_code == 1
+    assert result.stderr.splitlines()[-1] == "RuntimeError: a bug"
+    assert 'raise RuntimeError("a bug")' in result.stderr
 
 
 def test_a_reader_that_leaves_early_hears_no_complaint():

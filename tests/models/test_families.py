@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from tests.raises import raises_field
+from tests.raises import ANYTHING, raises_field
 from unmask.bench.step import SHAPES
 from unmask.fast.compile import compile
 from unmask.models import build, load, random_checkpoint, random_model, save
@@ -322,11 +322,20 @@ def test_a_mask_id_outside_the_vocabulary_is_named(tmp_path: Path) -> None:
         ("llada_moe_mixed_tiny", "score_function", "sigmoid"),
         ("llada_moe_mixed_tiny", "architectures", ["LLaDAModelLM"]),
         ("llada_moe_mixed_tiny", "architectures", "LLaDAMoEModelLM"),
+        ("llada2_tiny", "block_size", 10**6),
+        ("sdar_tiny", "block_size", 10**6),
+        ("a2d_qwen3_tiny", "block_size", 10**6),
+        ("fast_dllm_v2_tiny", "bd_size", 10**6),
     ],
 )
 def test_a_wrong_field_is_named(tmp_path: Path, name: str, field: str, value: object) -> None:
     with raises_field(field, value, "config.json"):
         load(copied(name, tmp_path, {field: value}))
+
+
+def test_an_end_token_that_is_the_mask_is_named(tmp_path: Path) -> None:
+    with raises_field("eos_token_id", ANYTHING, "config.json", "(377)"):
+        load(copied("sdar_tiny", tmp_path, {"eos_token_id": [360, 377], "mask_token_id": 377}))
 
 
 @pytest.mark.parametrize("field", ["num_experts", "num_experts_per_tok", "moe_intermediate_size"])

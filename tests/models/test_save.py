@@ -169,6 +169,12 @@ def test_a_wrong_argument_of_save_is_named(family: Trunk, tmp_path: Path, field:
     assert not (tmp_path / "out").exists()
 
 
+def test_saved_weights_can_be_read_by_whoever_may_read_other_new_files(family: Trunk, tmp_path: Path) -> None:
+    (other := tmp_path / "other").touch()
+    save(family, tmp_path / "copy")
+    assert {file.stat().st_mode for file in (tmp_path / "copy").iterdir()} == {other.stat().st_mode}
+
+
 def test_a_file_is_no_place_to_save_into(family: Trunk, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
     with raises_field("folder", str(tmp_path / "file")):

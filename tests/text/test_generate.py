@@ -360,6 +360,7 @@ def test_a_model_without_a_tokenizer_refuses_text_and_stop_strings_before_any_fo
         (None, GenerationConfig(), "sampler", None),
         (LESS, GenerationConfig(), "sampler", LESS),
         (LESS(), {"steps": 3}, "config", {"steps": 3}),
+        (GenerationConfig(steps=3), GenerationConfig(), "sampler", GenerationConfig(steps=3)),
     ],
 )
 def test_what_only_looks_like_a_sampler_or_a_config_is_refused(
@@ -367,6 +368,14 @@ def test_what_only_looks_like_a_sampler_or_a_config_is_refused(
 ) -> None:
     with raises_field(field, value):
         generate(llada, ["the cat"], sampler, config)
+
+
+@pytest.mark.parametrize("name", ["regex", "choice", "json_schema", "grammar"])
+def test_a_constraint_under_its_name_in_the_commands_is_answered_with_its_class(
+    llada: Any, name: str
+) -> None:
+    with raises_field(name, "x", "constraint=unmask."):
+        generate(llada, "the cat", "less", **{name: "x"})
 
 
 def test_a_name_where_a_model_is_wanted_is_refused() -> None:

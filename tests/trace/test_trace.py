@@ -186,6 +186,17 @@ def test_a_run_that_fails_leaves_a_trace_without_an_end(run, tmp_path):
     assert not read_trace(file).complete
 
 
+def test_a_writer_that_fails_is_reported_once_and_the_run_goes_on(run):
+    canvas, steps = run
+    errors: list[OSError] = []
+    with recording("/dev/full", header_of(canvas), failed=errors.append) as record:
+        for step in steps:
+            record(step)
+    assert [error.filename for error in errors] == ["/dev/full"]
+    with pytest.raises(OSError, match="/dev/full"):
+        write(Path("/dev/full"), canvas, steps)
+
+
 def test_a_killed_compressed_run_keeps_what_it_wrote(run, tmp_path):
     canvas, steps = run
     path = tmp_path / "run.jsonl.gz"

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import sys
 
 
 def main() -> None:
-    """Run the command line; without typer or rich, say how to install them. An interrupt is quiet."""
-    # before torch is imported: threads that spin for each other on a busy machine are many times slower
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    """Run the command line. Say how to install typer or rich if missing; exit quietly on Ctrl-C."""
     try:
         from unmask.cli.app import app
     except ModuleNotFoundError as error:
@@ -19,4 +16,8 @@ def main() -> None:
         sys.exit(2)
     except KeyboardInterrupt:
         sys.exit(130)
-    app()
+    try:
+        app()
+    except OSError as error:  # help on a full disk
+        print(f"error: {error.strerror}", file=sys.stderr)
+        sys.exit(2)

@@ -23,7 +23,7 @@ from unmask.cli.tasks import tasks
 from unmask.cli.trace import trace
 from unmask.cli.train import train
 
-# the words that commands print, explained where they are asked for; docs/glossary.md has more
+# shown below the help of a command, to explain the words that it prints; docs/glossary.md has more
 COST = (
     "A step decides which positions to commit; a forward runs the model, and a step on an unchanged canvas "
     "needs none. Forced: the share of steps in which no position passed the sampler's rule, so that its "
@@ -38,11 +38,11 @@ EPILOGS = {
     "those in which the fallback acted. Empty steps: those in which no position passed the rule.",
 }
 LETTERS = (
-    "c is the least confidence of LESS (min_confidence), d the largest JSD (max_jsd), P the steps in which "
-    "the most likely token must stay the same (persistence). JSD, the Jensen-Shannon divergence, says how "
-    "far a distribution moved since the last step: 0 is unchanged, ln 2 = 0.69 the most. Forced share: steps "
-    "in which no position passed the rule, so that the fallback chose. L is the length of a generation, T "
-    "its step budget."
+    "c is the minimum confidence of LESS (min_confidence), d the maximum JSD (max_jsd), P the number of "
+    "steps for which the most likely token must stay the same (persistence). JSD, the Jensen-Shannon "
+    "divergence, measures how far a distribution has moved since the last step: 0 is unchanged, ln 2 = 0.69 "
+    "is the maximum. Forced share: steps in which no position passed the rule, so the fallback chose. L is "
+    "the length of a generation, T its step budget."
 )
 app = typer.Typer(
     name="unmask",

@@ -24,7 +24,7 @@ class SmallOptions:
     """How much to run, and where to write the results."""
 
     small: Annotated[
-        bool, typer.Option("--small", help="Run in miniature, on the CPU unless --device names another.")
+        bool, typer.Option("--small", help="Run a small version, on the CPU unless --device is given.")
     ] = False
     out: Annotated[Path | None, typer.Option("--out", help="Folder for the results and figures.")] = None
 
@@ -34,7 +34,9 @@ class RunOptions(SmallOptions):
     """The device and the time limit."""
 
     device: Annotated[str | None, typer.Option("--device", help="cpu, cuda or cuda:N.")] = None
-    minutes: Annotated[float, typer.Option("--minutes", help="Time limit; later parts are left out.")] = 20.0
+    minutes: Annotated[
+        float, typer.Option("--minutes", help="Time limit; parts that do not fit are skipped.")
+    ] = 20.0
 
     def __post_init__(self) -> None:
         at_least("minutes", self.minutes, 0)
@@ -45,23 +47,23 @@ class GpuOptions(RunOptions):
     """The parts of `unmask bench gpu` to run."""
 
     families: Families = "llada,dream"
-    ways: Annotated[
-        str, typer.Option("--ways", help="Some of these; the others are compared with the first.")
-    ] = "eager,recorded,compiled"
+    ways: Annotated[str, typer.Option("--ways", help="Which of these to time, each against the first.")] = (
+        "eager,recorded,compiled"
+    )
     batches: Annotated[
-        str | None, typer.Option("--batches", "--rows", help="Some of 1,8,32; by default all.")
+        str | None, typer.Option("--batches", "--rows", help="Any of 1,8,32; all by default.")
     ] = None
-    caches: Annotated[str, typer.Option("--caches", help="Some of these; none is always timed.")] = (
+    caches: Annotated[str, typer.Option("--caches", help="Which of these to time; `none` always is.")] = (
         "none,prefix,dual"
     )
-    samplers: Annotated[str, typer.Option("--samplers", help="Names of samplers; all: one of each kind.")] = (
-        "base,klass,less"
-    )
+    samplers: Annotated[
+        str, typer.Option("--samplers", help="Sampler names, or all for one of each kind.")
+    ] = "base,klass,less"
     dtypes: Annotated[
         str | None,
         typer.Option(
             "--dtypes",
-            help="Some of bf16,fp8,int8,int4: time a step of each beside its floor, and nothing else.",
+            help="Any of bf16,fp8,int8,int4: only time a step in each, against the least time it needs.",
         ),
     ] = None
 
@@ -99,7 +101,7 @@ def growth(
     families: Families = "llada,dream",
     ways: Annotated[str, typer.Option("--ways", help="eager, recorded or compiled.")] = "compiled",
 ) -> None:
-    """Time a step by the size of the canvas and of the batch."""
+    """Time a step for several sizes of the canvas and of the batch."""
     from unmask.bench.growth import run_growth
 
     fail_on_problems(run_growth(families=_names(families), way=ways, log=typer.echo, **asdict(options)))
@@ -111,13 +113,13 @@ def same(
         str, typer.Option("--model", "-m", help="Shipped models or checkpoint folders.")
     ] = "mini-llada,mini-dream",
     ways: Annotated[
-        str, typer.Option("--ways", help="Some of these.")
+        str, typer.Option("--ways", help="Which of these to check.")
     ] = "kernels,recorded,compiled,prefix,dual,recorded-dual",
     dtypes: Annotated[
-        str, typer.Option("--dtypes", help="Some of these and of fp8,int8,int4.")
+        str, typer.Option("--dtypes", help="Any of these, and of fp8,int8,int4.")
     ] = "float32,bfloat16",
     samplers: Annotated[
-        str, typer.Option("--samplers", help="Names, or all: one of every kind.")
+        str, typer.Option("--samplers", help="Sampler names, or all for one of each kind.")
     ] = "base,threshold,klass,less",
 ) -> None:
     """Check that every fast path writes the plain path's tokens."""
@@ -134,11 +136,13 @@ def quantized(
     model: Annotated[
         str, typer.Option("--model", "-m", help="Shipped models or checkpoint folders.")
     ] = "mini-llada,mini-dream",
-    dtypes: Annotated[str, typer.Option("--dtypes", help="Some of these.")] = "fp8,int8,int4",
+    dtypes: Annotated[str, typer.Option("--dtypes", help="Which of these to run.")] = "fp8,int8,int4",
     samplers: Annotated[
-        str, typer.Option("--samplers", help="Some of these.")
+        str, typer.Option("--samplers", help="Sampler names.")
     ] = "base,less,threshold,first-mask",
-    items: Annotated[int | None, typer.Option("--items", min=1, help="Of each task; by default all.")] = None,
+    items: Annotated[
+        int | None, typer.Option("--items", min=1, help="Items per task; all by default.")
+    ] = None,
     batch_size: Annotated[
         int | None,
         typer.Option("--batch-size", min=1, help="Rows per batch; by default 64 on a GPU, else 4."),

@@ -1,4 +1,4 @@
-"""`unmask calibrate`: choose the bar of `first-mask` for a model, without labels."""
+"""`unmask calibrate`: choose the threshold of `first-mask` for a model, without labels."""
 
 from __future__ import annotations
 
@@ -35,15 +35,13 @@ class CalibrateOptions(LoadOptions):
             "--tasks",
             "--task",
             metavar="A,B,...",
-            help="Take the prompts of these tasks in turn (dev items of small ones); answers are not read.",
+            help="Use the prompts of these tasks in turn (dev items of mini tasks); answers are not read.",
             autocompletion=complete.task_list,
         ),
     ] = TASKS
     prompts: Annotated[
         Path | None,
-        typer.Option(
-            "--prompts", metavar="FILE", help="Take the prompts from a file, one per line, instead."
-        ),
+        typer.Option("--prompts", metavar="FILE", help="Read the prompts from a file instead, one per line."),
     ] = None
     data: Annotated[
         Path | None, typer.Option("--data", metavar="FOLDER", help="Local files of the benchmarks.")
@@ -51,13 +49,15 @@ class CalibrateOptions(LoadOptions):
     limit: Annotated[int, typer.Option("--limit", min=1, help="Prompts to decode.")] = 21
     max_changed: Annotated[
         float,
-        typer.Option("--max-changed", min=0, max=1, help="Share of texts that the bar may change, at most."),
+        typer.Option("--max-changed", min=0, max=1, help="Largest share of texts that may change."),
     ] = 0.05
     max_new_tokens: Annotated[
         int | None,
         typer.Option("--max-new-tokens", min=1, help="Tokens to decode.", show_default="the model's"),
     ] = None
-    batch_size: Annotated[int, typer.Option("--batch-size", "-b", min=1, help="Prompts together.")] = 8
+    batch_size: Annotated[
+        int, typer.Option("--batch-size", "-b", min=1, help="Prompts decoded together.")
+    ] = 8
     out: Annotated[
         Path | None,
         typer.Option("--out", metavar="FILE", show_default="first-mask-MODEL.json", help="The preset file."),
@@ -65,10 +65,11 @@ class CalibrateOptions(LoadOptions):
 
 
 def calibrate(model: Model, options: CalibrateOptions) -> None:
-    """Choose the bar of first-mask for a model from its own trajectories, and write it as a preset.
+    """Choose the threshold of first-mask for a model from its own texts, and write it as a preset.
 
-    The model decodes prompts one token per forward. A bar on confidence would have committed some tokens
-    ahead of their turn. The lowest bar is chosen at which few texts hold such a token that turned out wrong.
+    The model decodes prompts one token per forward. A threshold on confidence would have committed some
+    tokens ahead of their turn. The lowest threshold is chosen for which few of the texts contain such a token
+    that turned out wrong.
     """
     from unmask.evals.agreement import choose, measure, preset
     from unmask.samplers.presets import write_preset
@@ -94,7 +95,7 @@ def calibrate(model: Model, options: CalibrateOptions) -> None:
     made = preset(chosen, name, options.max_changed)
     write_preset(path, made)
     if chosen.rate > options.max_changed:
-        typer.secho("no bar meets the bound; this is the highest", fg=typer.colors.YELLOW, err=True)
+        typer.secho("no threshold meets the bound; this is the highest", fg=typer.colors.YELLOW, err=True)
     typer.echo(f"min_confidence = {chosen.bar:g}: {made.about}")
     typer.echo(f"preset: {path}; use it with --sampler {path}")
 
@@ -109,7 +110,7 @@ def _line(one: Agreement, chosen: Agreement) -> str:
 
 
 def _prompts(options: CalibrateOptions) -> list[Prompt]:
-    """Return the prompts of a file, or those of tasks in turn."""
+    """Return the prompts of the file, or those of the tasks in turn."""
     if options.prompts is not None:
         lines = options.prompts.read_text(encoding="utf-8").splitlines()
         found: list[Prompt] = [[{"role": "user", "content": line}] for line in lines if line.strip()]

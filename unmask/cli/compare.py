@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from unmask.types import Sampler, Step
 
 NAMES = "base,threshold,entropy-bound,klass,prophet,less,first-mask"
-HIGHLIGHTED = ("first-mask", "less")  # the first of these that ran stands in the last line
-BASELINE = "base"  # wherever it stands in the list
-RUNS, PATIENCE = 3, 20.0  # timed runs by default, as long as they fit into that many seconds
+HIGHLIGHTED = ("first-mask", "less")  # the last line reports the first of these that ran
+BASELINE = "base"  # wherever it is in the list
+RUNS, PATIENCE = 3, 20.0  # default number of timed runs, and the seconds that they should fit into
 
 PromptText = Annotated[
     str | None,
@@ -49,11 +49,11 @@ Tasks = Annotated[
         "--task",
         "--tasks",
         metavar="NAME,...",
-        help="Ask an item of these tasks instead, and judge the answers.",
+        help="Use an item of each of these tasks as the prompt, and judge the answers.",
         autocompletion=complete.task_list,
     ),
 ]
-Place = Annotated[int, typer.Option("--item", min=0, help="Which item of each task.")]
+Place = Annotated[int, typer.Option("--item", min=0, help="Index of the item in each task.")]
 Names = Annotated[
     list[str] | None,
     typer.Option(
@@ -61,7 +61,7 @@ Names = Annotated[
         "-s",
         metavar="NAME,...",
         show_default=NAMES,
-        help="Which, in this order; may be repeated. All are compared with base, or else with the first.",
+        help="Samplers, in this order; may be repeated. The baseline is base, or else the first.",
         rich_help_panel="Sampler",
         autocompletion=complete.sampler_list,
     ),
@@ -171,9 +171,9 @@ def _answers(
 ) -> dict[str, Answer]:
     """Return the answer of every sampler, timed after a forward that warms the model up.
 
-    The samplers take turns, so that a busy moment of the machine does not fall on one of them alone.
+    The samplers take turns, so that a busy moment of the machine does not slow down only one of them.
     """
-    # prepare all first: an error of one sampler comes before the first one runs
+    # prepare all first, so that an error in one sampler comes before any of them runs
     batches = {
         name: make_batch(replace(setup, sampler=sampler), [question.prompt])
         for name, sampler in samplers.items()
@@ -229,7 +229,7 @@ def _print(prompt: str, answers: dict[str, Answer], baseline: str) -> None:
 
 
 def _saved(all_answers: list[dict[str, Answer]], baseline: str) -> str:
-    """Return the forwards and seconds of one sampler beside those of the baseline."""
+    """Compare the forwards and seconds of one sampler with those of the baseline."""
     others = [name for name in all_answers[0] if name != baseline]
     name = next((name for name in HIGHLIGHTED if name in others), others[-1])
     ours, theirs = ([answers[key] for answers in all_answers] for key in (name, baseline))
@@ -241,7 +241,9 @@ def _saved(all_answers: list[dict[str, Answer]], baseline: str) -> str:
     if ours[0].correct is not None:
         right = [sum(bool(one.correct) for one in each) for each in (ours, theirs)]
         parts.append(f"right answers: {name} {right[0]}, {baseline} {right[1]} of {len(all_answers)}")
-    note = f"\nThe first is the baseline, as {BASELINE} is not in the list." if baseline != BASELINE else ""
+    note = (
+        f"\nThe first is the baseline, because {BASELINE} is not in the list." if baseline != BASELINE else ""
+    )
     return f"{'; '.join(parts)}.{note}"
 
 
@@ -260,7 +262,7 @@ def _totals(answers: Sequence[Answer]) -> list[float]:
 
 
 def _seconds(runs: Sequence[float]) -> str:
-    """Return the median and the range of some runs; of one run, its seconds."""
+    """Return the median and the range of several runs, or the seconds of a single one."""
     spread = f" ({min(runs):.2f} to {max(runs):.2f})" if len(runs) > 1 else ""
     return f"{median(runs):.2f} s{spread}"
 

@@ -13,8 +13,13 @@ if TYPE_CHECKING:
     from unmask.evals.significance import Interval
 
 First = Annotated[Path, typer.Argument(metavar="A", help="A run's folder, or its records.jsonl.")]
-Second = Annotated[Path, typer.Argument(metavar="B", help="The run that is compared with it.")]
-Show = Annotated[int, typer.Option("--show", metavar="N", help="List up to N ids that flip, each way.")]
+Second = Annotated[Path, typer.Argument(metavar="B", help="The run to compare with A.")]
+Show = Annotated[
+    int,
+    typer.Option(
+        "--show", metavar="N", help="List up to N sample ids that were lost, and up to N that were gained."
+    ),
+]
 Seed = Annotated[int, typer.Option("--seed", help="Seed of the bootstrap.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
@@ -54,13 +59,13 @@ def _changes(first: Path, second: Path) -> dict[str, list[object]]:
     if "task.name" in changes:
         a, b = changes["task.name"]
         raise ValueError(
-            f"{first.parent} is a run of {a}, {second.parent} one of {b}; compare like with like"
+            f"{first.parent} is a run of {a}, but {second.parent} is one of {b}; compare like with like"
         )
     return changes
 
 
 def _told(changes: dict[str, list[object]]) -> list[str]:
-    """Return a line per change; of two kinds of samplers only the kinds, as their fields differ anyway."""
+    """Return a line per change. If the kinds of samplers differ, leave out the fields of the samplers."""
     kinds = changes.get("sampler.kind")
     lines = [] if kinds is None else [f"sampler: {kinds[0]} -> {kinds[1]}"]
     return lines + [

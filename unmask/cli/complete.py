@@ -81,5 +81,5 @@ def _last(names: Mapping[str, str | None], incomplete: str) -> Names:
 
 
 def _paths(incomplete: str, ending: str) -> Names:
-    """Return the paths that begin and end so; without any, bash completes paths itself."""
+    """Return the paths with this start and ending; if there are none, bash completes paths itself."""
     return [(path, "") for path in sorted(glob(escape(incomplete) + ending))]

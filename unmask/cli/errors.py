@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
 
 import typer
 
+CRASHED = 1  # in code of the user's own, or by our mistake
 FAILED = 2
 INTERRUPTED = 130
 # a failed allocation on the CPU or on MPS is a plain RuntimeError
@@ -26,13 +30,34 @@ def sentences(debug: bool) -> Iterator[None]:
     except BrokenPipeError:  # the reader closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(FAILED) from None
-    except (ValueError, OSError, MemoryError, RuntimeError) as error:
-        if isinstance(error, RuntimeError) and not is_out_of_memory(error):
-            raise
+    except (ValueError, OSError, MemoryError) as error:
+        raise _told(error, debug) from None
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise _told(error, debug) from None
         if debug:
-            traceback.print_exc()
-        print_error(sentence(error))
-        raise typer.Exit(FAILED) from None
+            raise
+        traceback.print_exception(error.with_traceback(_below(error.__traceback__)))
+        raise typer.Exit(CRASHED) from None
+
+
+def _told(error: Exception, debug: bool) -> typer.Exit:
+    """Print the sentence of an error, and return the exit that ends the command."""
+    if debug:
+        traceback.print_exc()
+    print_error(sentence(error))
+    return typer.Exit(FAILED)
+
+
+def _below(trace: TracebackType | None) -> TracebackType | None:
+    """Return a traceback without its first frames, which are those of the command line."""
+    while trace is not None and trace.tb_next is not None and _is_own(trace.tb_frame.f_code.co_filename):
+        trace = trace.tb_next
+    return trace
+
+
+def _is_own(file: str) -> bool:
+    return Path(file).parent == Path(__file__).parent or file == contextlib.__file__
 
 
 def print_error(message: str) -> None:

@@ -43,9 +43,9 @@ class Lines(Watcher):
 
 
 class BarWithFacts(Bar):
-    """A bar with its facts below: beside it they would fill a line of 80 columns.
+    """A bar with its facts on a line below: both together would fill a line of 80 columns.
 
-    The echo of Ctrl-C breaks a full line into two, of which only one is cleared.
+    The echo of Ctrl-C would wrap a full line into two, and only one of them would be cleared.
     """
 
     def get_renderables(self) -> Iterable[RenderableType]:

@@ -62,7 +62,7 @@ class TaskOptions:
     limit: Annotated[
         int | None,
         typer.Option(
-            "--limit", metavar="N", help="Only the first N samples; a larger N adds to what is done."
+            "--limit", metavar="N", help="Only the first N samples; run again with a larger N to add more."
         ),
     ] = None
     out: Annotated[
@@ -71,12 +71,12 @@ class TaskOptions:
             "--out",
             metavar="FOLDER",
             show_default="runs/MODEL/TASK/SAMPLER-SETTINGS",
-            help="Folder of the runs, one folder per task; a run found there is resumed.",
+            help="Folder of the runs, one folder per task; an existing run is resumed.",
         ),
     ] = None
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Start anew, and lose the run found there.")
-    ] = False
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Delete an existing run and start over.")] = (
+        False
+    )
     batch_size: Annotated[int, typer.Option("--batch-size", "-b", help="Samples decoded together.")] = 8
     unsafe_code: UnsafeCode = False
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object per task.")] = False
@@ -146,7 +146,7 @@ def evaluate(
     constraint: ConstraintOptions,
     cluster: RayOptions,
 ) -> None:
-    """Run benchmarks; the same command again resumes a stopped run, a larger --limit extends it."""
+    """Run benchmarks. The same command resumes a stopped run; a larger --limit extends it."""
     sampler = choice.build()
     out = tasks.out or RUNS / _short(model.model)
     groups = decoding, length, constraint
@@ -181,7 +181,7 @@ def _task_run(
     constraint: ConstraintOptions,
     out: Path,
 ) -> TaskRun:
-    """Find a task and load its samples; errors in settings and data come before a model is loaded."""
+    """Find a task and load its samples, so that errors in settings and data come before a model is loaded."""
     from unmask.evals import get_task
     from unmask.evals.run import check_limit, load_samples
 
@@ -225,7 +225,7 @@ def _warm_up(model: Trunk, run: TaskRun, sampler: Sampler, batch_size: int) -> f
 
 
 def _run(evaluate_samples: Callable[..., Summary], run: TaskRun, sampler: Sampler) -> Summary:
-    """Run a task; an interrupt says how to resume it, once the bar is gone."""
+    """Run a task; after an interrupt, clear the bar and say how to resume."""
     watch: Watcher | None = None
     try:
         with showing_progress(run.task.name) as watch:
@@ -248,7 +248,7 @@ def _print_json(summary: Summary) -> None:
 
 
 def _print_tables(summaries: Sequence[Summary], what: str) -> None:
-    """Print a column per task: on a narrow terminal, many numbers fit only below each other."""
+    """Print a column per task, so that the numbers fit on a narrow terminal."""
     for first in range(0, len(summaries), COLUMNS):
         print_table(_table(summaries[first : first + COLUMNS], what))
 

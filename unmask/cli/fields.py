@@ -14,7 +14,7 @@ NUMBERS = {int: "a whole number", float: "a number"}
 
 
 def parse_fields(sampler: Any, settings: Sequence[str]) -> dict[str, Any]:
-    """Return values by field; an unknown field keeps its text, and `check_fields` refuses it."""
+    """Return values by field; an unknown field keeps its text, and `check_fields` rejects it."""
     from unmask.samplers.wrapper import settings as settings_of
 
     kinds = settings_of(sampler)
@@ -69,7 +69,7 @@ def _one_of(name: str, choices: dict[str, Any], text: str) -> Any:
 
 
 def _union(name: str, kind: Any, text: str) -> Any:
-    """Read the words of a union first: none, and those of its Literal; else a value of its other type."""
+    """Try the words of a union first (none, and those of its Literal), then its other type."""
     parts = get_args(kind)
     words = {word: value for part in parts for word, value in _words(part).items()}
     if text.lower() in words:
@@ -85,7 +85,7 @@ def _union(name: str, kind: Any, text: str) -> Any:
 
 
 def _words(part: Any) -> dict[str, Any]:
-    """Return the values of a Literal or of None by how a user writes them."""
+    """Return the values of a Literal or of None, by the word that a user writes."""
     if part is NoneType:
         return {"none": None}
     return {str(word): word for word in get_args(part)} if get_origin(part) is Literal else {}

@@ -69,6 +69,7 @@ def generate(
         if not stream:
             print_text(answer.text)
         print_cost(answer, answer.finish, setup.shown_seed)
+    setup.check_trace()
 
 
 def set_up(

@@ -58,10 +58,11 @@ def infill(
     else:
         _print(parts, answer.gaps)
         print_cost(answer, seed=setup.shown_seed)
+    setup.check_trace()
 
 
 def _print(parts: Sequence[str | Gap], gaps: Sequence[str]) -> None:
-    """Print the text, the filled gaps in colour."""
+    """Print the text, with the filled gaps in colour."""
     filled = iter(gaps)
     for part in parts:
         if isinstance(part, str):

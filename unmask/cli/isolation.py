@@ -1,4 +1,4 @@
-"""What isolates the programs of code tasks, for the commands that judge them."""
+"""Check the isolation of generated programs, for the commands that judge them."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ UnsafeCode = Annotated[
 
 
 def check_isolation(tasks: Iterable[Task], *, unsafe: bool) -> str:
-    """Say what isolates generated programs, and return it, or "" if no task runs any.
+    """Print and return how generated programs are isolated, or return "" if no task runs any.
 
-    Raise if that is not enough and the user does not allow it.
+    Raise if the isolation is too weak and the user does not allow that.
     """
     from unmask.sandbox import allow_unsafe_code, require_isolation
 

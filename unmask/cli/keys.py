@@ -11,7 +11,7 @@ from types import FrameType
 
 @contextmanager
 def no_echo() -> Iterator[None]:
-    """Keep typed keys, ^C among them, out of the picture; the next prompt reads them."""
+    """Do not echo typed keys, including ^C; the next prompt still reads them."""
     try:
         import termios
     except ImportError:  # not a Unix terminal
@@ -34,7 +34,7 @@ def no_echo() -> Iterator[None]:
 def stopping_between_steps() -> Iterator[Callable[[object], None]]:
     """Yield a watcher of steps that raises KeyboardInterrupt after Ctrl-C; a second Ctrl-C raises at once.
 
-    A step that is cut in two could leave a compiled model with half of a forward.
+    Interrupting a step could leave a compiled model in the middle of a forward.
     """
     pressed = False
 

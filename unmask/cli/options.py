@@ -71,7 +71,7 @@ SHOWN = {
     "cache": "none",
     "refresh_every": "once per block",
     "seed": "a new one if temperature > 0",
-    "max_new_tokens": "the model's own, mostly 256",
+    "max_new_tokens": "the model's own, usually 256",
 }
 Group = TypeVar("Group", bound=type)
 
@@ -124,14 +124,14 @@ def _members(hint: Any) -> tuple[Any, ...]:
 
 
 def _words(hint: Any) -> list[str]:
-    """Return the words that a field takes, such as none; no words if it takes numbers or any text alone."""
+    """Return the words that a field takes, such as none; empty if it takes only numbers or free text."""
     names = [str(value) for part in _members(hint) if get_origin(part) is Literal for value in get_args(part)]
     none = ["none"] if type(None) in _members(hint) and "none" not in names else []
     return [*names, *none] if names else []
 
 
 def option_help(name: str, hint: Any) -> str:
-    """Return the line on a field of GenerationConfig as an option says it.
+    """Return the help of an option: the line about its field of GenerationConfig.
 
     The option takes "none" for None, or shows its meaning as the default.
     """
@@ -166,7 +166,7 @@ class LoadOptions:
     ] = "auto"
     compile: Annotated[
         bool,
-        _model("--compile", help="Compile the model first: slower to start, faster on a GPU from then on."),
+        _model("--compile", help="Compile the model first: a slower start, then faster on a GPU."),
     ] = False
 
 
@@ -188,7 +188,7 @@ class ModelOptions(LoadOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class SamplerOptions:
-    """Which sampler decides."""
+    """The sampler and its settings."""
 
     sampler: Annotated[
         str,
@@ -241,7 +241,7 @@ class LengthOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ConstraintOptions:
-    """The form that a text must have."""
+    """The constraint that a text must satisfy."""
 
     regex: Annotated[
         str | None,
@@ -271,7 +271,7 @@ class ConstraintOptions:
         given = (self.regex, self.json_schema, self.choices, self.grammar)
         if sum(each not in (None, []) for each in given) > 1:
             names = "--regex, --json-schema, --choice and --grammar"
-            raise ValueError(f"{names} exclude each other; leave out all but one")
+            raise ValueError(f"{names} exclude each other; give only one")
         if self.grammar is not None:
             return Grammar(Path(self.grammar).read_text(encoding="utf-8"))
         if self.json_schema is not None:
@@ -323,11 +323,13 @@ class OutputOptions:
 
     def __post_init__(self) -> None:
         if self.json and self.live:
-            raise ValueError("--json and --live both want standard output; choose one")
+            raise ValueError("--json and --live both write to standard output; choose one")
+        if self.trace is not None and not Path(self.trace).parent.is_dir():
+            raise FieldError("--trace", self.trace, "must be in a folder that exists", "create it first")
 
 
 def build_config(*groups: Any, **defaults: Any) -> GenerationConfig:
-    """Return the settings of these groups of options, over `defaults`, over those of GenerationConfig."""
+    """Return the settings of these option groups; `defaults` fill in those that the user left out."""
     from unmask.text.config import GenerationConfig
 
     hints = get_type_hints(ConfigFields)

@@ -23,7 +23,8 @@ UNBOUNDED = 10_000  # columns; wider than any table
 
 def print_text(text: str, *, end: str = "\n") -> None:
     """Print a text; on a terminal, without control characters."""
-    typer.echo((printable(text) if sys.stdout.isatty() else text) + end, nl=False)
+    on_terminal = sys.stdout is not None and sys.stdout.isatty()  # None: it was closed
+    typer.echo((printable(text) if on_terminal else text) + end, nl=False)
 
 
 def print_heading(number: int, total: int, prompt: str) -> None:
@@ -35,7 +36,7 @@ def print_heading(number: int, total: int, prompt: str) -> None:
 
 
 def print_table(table: Table) -> None:
-    """Print a table; fold the cells that are too wide for the terminal, and cut none."""
+    """Print a table; fold cells that are too wide for the terminal instead of cutting them."""
     from rich.console import Console
     from rich.measure import Measurement
 

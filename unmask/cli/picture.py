@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from unmask.types import Step
 
 FRAME_LINES = 6  # borders, status and signals
-BAR_WIDTH, BAR_FROM = 24, 88  # the bar needs a terminal of that many columns
+BAR_WIDTH, BAR_FROM = 24, 88  # the bar needs a terminal of at least so many columns
 
 Place = Literal[
     "given",
@@ -96,7 +96,7 @@ class Picture:
         self.places = [["given"] * len(row) for row in self.canvas.tokens.tolist()]
 
     def watch(self, step: Step) -> None:
-        """Take note of a step, without waiting for the device."""
+        """Note the changes of a step, without waiting for the device."""
         decision = step.decision
         self._pending.append(
             _Changes(
@@ -127,7 +127,7 @@ class Picture:
         )
 
     def _settle(self) -> None:
-        """Apply the changes since the last frame; only those count as now."""
+        """Apply the changes since the last frame; only these are drawn as new."""
         self.places = [[FADES.get(place, place) for place in row] for row in self.places]
         for changes in self._pending:
             start = changes.window.start
@@ -185,7 +185,7 @@ class Picture:
         )
 
     def _around_frontier(self, text: Text, width: int, lines: int) -> Text:
-        """Keep as many lines as fit, the one with the frontier among them."""
+        """Keep as many lines as fit, including the one with the frontier."""
         wrapped = list(text.wrap(Console(width=width), width, overflow="fold"))
         at = next((i for i, line in enumerate(wrapped) if _has_frontier(line)), len(wrapped) - 1)
         first = max(0, min(at - lines // 2, len(wrapped) - lines))

@@ -1,4 +1,4 @@
-"""Make text safe to print, as a model may write anything, escape sequences included."""
+"""Make text safe to print: a model may write anything, including escape sequences."""
 
 from __future__ import annotations
 

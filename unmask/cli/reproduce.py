@@ -1,4 +1,4 @@
-"""`unmask reproduce`: make the tables and figures of the paper from stored runs."""
+"""`unmask reproduce`: build the tables and figures of the paper from stored runs."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from unmask.text.config import GenerationConfig
 
 PAGE = "results.md"
-LIMIT = "Samples in all, shared evenly by the tasks, at least one of each (`unmask eval`: per task)."
+LIMIT = "Samples in total, divided among the tasks, at least one of each (`unmask eval`: per task)."
 PADDING = 3  # spaces beside a cell of a printed table, with the one between columns
 EDGE = 1
 
@@ -51,7 +51,7 @@ Names = Annotated[
     list[str],
     typer.Argument(
         metavar="NAME...",
-        help="headline, single-signal, pareto ...; all: every one of them. --list explains them.",
+        help="headline, single-signal, pareto ..., or all. --list explains them.",
         autocompletion=complete.experiments,
     ),
 ]
@@ -76,7 +76,7 @@ class ReproduceOptions(LoadOptions):
             "--model",
             "-m",
             show_default=DEFAULT_MODEL,
-            help="A model, as `unmask eval` takes it; repeatable.",
+            help="A model, as in `unmask eval`; may be repeated.",
             autocompletion=complete.models,
         ),
     ] = None
@@ -101,14 +101,18 @@ class ReproduceOptions(LoadOptions):
             "--page",
             metavar="FILE",
             show_default="OUT/results.md",
-            help="The page of `all`; if given, of any.",
+            help="The results page. By default only `all` writes one.",
         ),
     ] = None
     data: DataFolder = None
     batch_size: Annotated[
         int | None,
         typer.Option(
-            "--batch-size", "-b", min=1, show_default="64 on a GPU, 4 on a CPU", help="Samples together."
+            "--batch-size",
+            "-b",
+            min=1,
+            show_default="64 on a GPU, 4 on a CPU",
+            help="Samples decoded together.",
         ),
     ] = None
     threads: Annotated[
@@ -125,9 +129,12 @@ class ReproduceOptions(LoadOptions):
         bool, typer.Option("--pack", help="Move new records into OUT/records.tar.xz at the end.")
     ] = False
     unsafe_code: UnsafeCode = False
-    max_loss: Annotated[float, typer.Option("--max-loss", help="calibrate: points below Base at most.")] = 1.0
+    max_loss: Annotated[
+        float, typer.Option("--max-loss", help="calibrate: largest loss against Base, in points.")
+    ] = 1.0
     max_steps: Annotated[
-        float | None, typer.Option("--max-steps", help="calibrate: steps per sample at most, instead.")
+        float | None,
+        typer.Option("--max-steps", help="calibrate: most steps per sample, instead of --max-loss."),
     ] = None
 
     grid: Annotated[
@@ -139,7 +146,7 @@ class ReproduceOptions(LoadOptions):
         ),
     ] = None
     jobs: Annotated[
-        int, typer.Option("--jobs", min=1, help="Models at a time, each in a process of its own.")
+        int, typer.Option("--jobs", min=1, help="Models run at a time, each in its own process.")
     ] = 1
 
     def lab(self, decoding: ReproduceDecoding, cluster: Cluster | None) -> Lab:
@@ -184,7 +191,7 @@ def _list(wanted: bool) -> None:
 
 
 List = Annotated[
-    bool, typer.Option("--list", callback=_list, is_eager=True, help="List the experiments and end.")
+    bool, typer.Option("--list", callback=_list, is_eager=True, help="List the experiments and exit.")
 ]
 
 
@@ -195,7 +202,7 @@ def reproduce(
     cluster: RayOptions,
     show_list: List = False,
 ) -> None:
-    """Make the paper's tables and figures; the same command again resumes a stopped run."""
+    """Build the paper's tables and figures. The same command resumes a stopped run."""
     from unmask.experiments import EXPERIMENTS, NEEDS_GRID, get_experiment
 
     every = [name for name in EXPERIMENTS if options.grid or name not in NEEDS_GRID]
@@ -236,9 +243,9 @@ def _connected(cluster: RayOptions, options: ReproduceOptions) -> Iterator[Clust
 def _prepare(
     lab: Lab, experiments: Sequence[Experiment], options: ReproduceOptions, workers: Cluster | None
 ) -> None:
-    """Check what isolates programs, and say how long the missing runs will take.
+    """Check the isolation of programs, and estimate how long the missing runs will take.
 
-    Several jobs would wait for the models to be timed one by one, so they start without an estimate.
+    With several jobs there is no estimate: they would have to wait while the models are timed one by one.
     """
     from unmask.evals import get_task
     from unmask.experiments.forecast import forecast
@@ -253,16 +260,16 @@ def _prepare(
 
 
 def _estimate(cost: Forecast, workers: int) -> list[str]:
-    """Return an estimate and its base in words."""
+    """Describe an estimate, and the numbers that it is based on."""
     if not cost.runs:
-        return ["estimate: no run is to be made"]
+        return ["estimate: no runs are missing"]
     pace = "" if workers == 1 else f" on {workers} workers"
     total = f"{cost.samplers} samplers, {cost.samples:,} texts, {cost.forwards:,.0f} forwards of one text"
     stored, others = cost.stored, cost.runs - cost.stored
     chosen = ", runs that an experiment chooses from these results" if cost.chosen_later else ""
     lines = [
         f"estimate: about {_duration(cost.seconds / workers)}{pace} for {cost.runs} runs ({total})",
-        f"  forwards: those of stored runs for {stored}, the paper's for {others}; your model's may differ",
+        f"  forwards: from stored runs for {stored}, from the paper for {others}; your model may differ",
         f"  not counted: loading, compiling, scoring, timing experiments, step-level measurements{chosen}",
     ]
     for one in cost.timed:
@@ -280,7 +287,7 @@ def _duration(seconds: float) -> str:
 
 
 def _make(lab: Lab, experiments: Sequence[Experiment], options: ReproduceOptions, *, every: bool) -> None:
-    """Make the runs, and write tables and figures; the page too if these are all experiments."""
+    """Make the runs, and write tables and figures; write the page too if `every` or if it is named."""
     from unmask.experiments.lab import Missing
     from unmask.experiments.page import figures_folder, write_page
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -35,6 +35,7 @@ class Setup:
     sampler: Sampler
     sampler_name: str
     config: GenerationConfig
+    trace_errors: list[OSError] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "config", self.config.seeded())  # one seed for all runs and their traces
@@ -44,6 +45,11 @@ class Setup:
         """The seed of all prompts, or None if no token is drawn."""
         return self.config.seeds(1)[0] if self.config.temperature > 0 else None
 
+    def check_trace(self) -> None:
+        """Raise if a trace could not be written. Call it after the text is printed."""
+        for error in self.trace_errors:
+            raise error
+
     def decode(self, tokens: Sequence[int]) -> str:
         """Return the text of tokens, special ones included."""
         from unmask.text.tracing import spell
@@ -52,7 +58,7 @@ class Setup:
 
 
 def load_model(options: ModelOptions) -> Trunk:
-    """Load the model, compiled if the options say so; `compile_now` makes it ready."""
+    """Load the model, to be compiled if the options say so; `compile_now` warms it up."""
     from unmask.fast.load import load_model as load
 
     with progress(f"loading {options.model}"):
@@ -60,7 +66,7 @@ def load_model(options: ModelOptions) -> Trunk:
 
 
 def worker_loader(options: ModelOptions) -> Callable[[], Trunk]:
-    """Return a loader that a Ray worker can call; its working folder is another one."""
+    """Return a loader that a Ray worker can call from another working folder."""
     from unmask.fast.load import load_model as load
     from unmask.models.checkpoint.load import absolute_name
 
@@ -111,9 +117,13 @@ def watching(
             from unmask.trace import recording
 
             header = header_of(run.run, sampler=setup.sampler_name, model=setup.model_name)
-            watchers.append(
-                stack.enter_context(recording(output.trace, header, text=lambda token: setup.decode([token])))
+            record = recording(
+                output.trace,
+                header,
+                text=lambda token: setup.decode([token]),
+                failed=setup.trace_errors.append,
             )
+            watchers.append(stack.enter_context(record))
         if can_show(output.live):
             watchers.append(stack.enter_context(_live(setup, run, first)))
         elif bar:

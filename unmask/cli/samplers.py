@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 Name = Annotated[
     str | None,
-    typer.Argument(help="Only this one.", show_default=False, autocompletion=complete.samplers),
+    typer.Argument(help="Explain only this sampler.", show_default=False, autocompletion=complete.samplers),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object with all of them.")]
 
@@ -58,7 +58,7 @@ def _print_names() -> None:
         table.add_column(style="cyan", no_wrap=True)
         table.add_column()
         for name, sentence in group.items():
-            table.add_row(Text(name), Text(sentence))  # a class of the user's may have brackets in its words
+            table.add_row(Text(name), Text(sentence))  # the docstring of a user's class may have brackets
         print_table(table)
     console.print("`unmask samplers NAME` explains the fields of one. docs/choosing.md says which to use.")
 
@@ -73,7 +73,7 @@ def _print_fields(name: str, sampler: Sampler) -> None:
 
     table = Table(
         box=box.SIMPLE_HEAD,
-        caption="bold: not the default of its class; --set FIELD=VALUE changes a field",
+        caption="bold: differs from the default of the class; --set FIELD=VALUE changes a field",
         caption_justify="left",
     )
     table.add_column("field", no_wrap=True)

@@ -25,12 +25,12 @@ TaskName = Annotated[
     typer.Option(
         "--task",
         show_default="the run's own",
-        help="Judge as this task does.",
+        help="Judge with the scoring of this task.",
         autocompletion=complete.tasks,
     ),
 ]
 Protocol = Annotated[
-    str | None, typer.Option("--protocol", show_default="the run's own", help="Judge by this protocol.")
+    str | None, typer.Option("--protocol", show_default="the run's own", help="Judge under this protocol.")
 ]
 Out = Annotated[
     Path | None,
@@ -95,7 +95,7 @@ def _task(file: Path, name: str | None, protocol: str | None) -> Task:
 
 
 def _write_origin(out: Path, file: Path, task: Task, isolation: str) -> None:
-    """Write what judged the records, and what isolated their programs, beside them."""
+    """Write the task that judged the records, and the isolation of their programs, beside them."""
     from datetime import datetime, timezone
 
     from unmask import __version__

@@ -52,7 +52,7 @@ class ServerOptions(LoadOptions):
             "--model",
             "-m",
             metavar="MODEL",
-            help="The same as MODEL, as other commands take it.",
+            help="The same as the argument MODEL, as in other commands.",
             rich_help_panel="Model",
             autocompletion=complete.models,
         ),
@@ -69,7 +69,7 @@ class ServerOptions(LoadOptions):
         int | None,
         typer.Option(
             min=1,
-            show_default="one less than there are cores",
+            show_default="one fewer than there are cores",
             help="CPU threads of the model.",
             rich_help_panel="Model",
         ),
@@ -79,7 +79,7 @@ class ServerOptions(LoadOptions):
         typer.Option(
             "--exact/--batched",
             show_default="exact on a CPU",
-            help="Run each row alone, so that others do not affect its rounding; or similar rows at once.",
+            help="Run each row alone, so that others do not affect its rounding; or batch similar rows.",
             rich_help_panel="Model",
         ),
     ] = None
@@ -90,7 +90,7 @@ class ServerOptions(LoadOptions):
         typer.Option(
             envvar=KEY,
             show_envvar=True,
-            show_default="everybody is let in",
+            show_default="none: everybody is let in",
             help="Key that requests must carry.",
             rich_help_panel=_PANEL,
         ),
@@ -98,14 +98,16 @@ class ServerOptions(LoadOptions):
     cors: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="ORIGIN", help="Let pages of this origin call; may be repeated.", rich_help_panel=_PANEL
+            metavar="ORIGIN",
+            help="Let pages of this origin call the server; may be repeated.",
+            rich_help_panel=_PANEL,
         ),
     ] = None
     allowed_host: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="A name of this server in requests, besides --host; * is any. May be repeated.",
+            help="Accept requests to this host name, besides --host; * accepts any. May be repeated.",
             rich_help_panel=_PANEL,
         ),
     ] = None
@@ -113,7 +115,7 @@ class ServerOptions(LoadOptions):
         bool,
         typer.Option(
             "--special-tokens",
-            help="Let prompts and messages spell special tokens, which can end a turn.",
+            help="Let prompts and messages contain special tokens, which can end a turn.",
             rich_help_panel=_PANEL,
         ),
     ] = False
@@ -121,7 +123,7 @@ class ServerOptions(LoadOptions):
         bool,
         typer.Option(
             "--log-prompts",
-            help="Write prompts, texts and messages of errors to the log.",
+            help="Log prompts, texts and error messages.",
             rich_help_panel=_PANEL,
         ),
     ] = False
@@ -130,7 +132,7 @@ class ServerOptions(LoadOptions):
         bool,
         typer.Option(
             "--log-json",
-            show_default="only if standard error is no terminal",
+            show_default="only if standard error is not a terminal",
             help="Log JSON lines.",
             rich_help_panel=_PANEL,
         ),
@@ -144,7 +146,7 @@ class ServerOptions(LoadOptions):
 
     @property
     def logs_json(self) -> bool:
-        """Whether programs read the log, not a person at a terminal."""
+        """Whether to log JSON lines: if asked to, or if standard error is not a terminal."""
         return self.log_json or not sys.stderr.isatty()
 
     def model(self, argument: str | None) -> ModelOptions:
@@ -173,10 +175,10 @@ class LimitOptions:
     max_new_tokens: Annotated[int | None, _limit("1024")] = None
     max_steps: Annotated[int | None, _limit("1024")] = None
     max_state_mb: Annotated[
-        int | None, _limit("8192", "MiB that samplers may keep between steps, of all requests.")
+        int | None, _limit("8192", "MiB that samplers may keep between steps, over all requests.")
     ] = None
     max_memory_mb: Annotated[
-        int | None, _limit("what a GPU has free", "MiB of the device that all requests may take.")
+        int | None, _limit("what a GPU has free", "MiB of device memory that all requests may take.")
     ] = None
     max_body: Annotated[int | None, _limit("1048576", "Bytes of a request.")] = None
     deadline: Annotated[float | None, _limit("600", "Seconds from a request to its answer.")] = None
@@ -218,7 +220,7 @@ class ClusterOptions:
         float | None,
         typer.Option(
             show_default="1 where the cluster has GPUs",
-            help="GPUs of each replica, at most 1; a share lets replicas use one GPU together.",
+            help="GPUs of each replica, at most 1; with a fraction, replicas share a GPU.",
             rich_help_panel=_CLUSTER,
         ),
     ] = None
@@ -282,14 +284,14 @@ def serve(
 
 
 def _public_name(model: str) -> str:
-    """Return the name of a model in requests: of a folder, its own name without the path."""
+    """Return the name of a model in requests; for a folder, its name without the path."""
     path = Path(model.removeprefix("hf:"))
     return path.resolve().name if path.is_dir() else short_name(model)
 
 
 @contextmanager
 def _as_options() -> Iterator[None]:
-    """Replace the field at the start of an error by its option."""
+    """Name the option instead of the field in errors."""
     options = {own: name for name, own in RENAMED.items()}
     try:
         yield

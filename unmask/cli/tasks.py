@@ -33,8 +33,8 @@ def _print_tasks() -> None:
         title="tasks of unmask eval",
         title_justify="left",
         caption=(
-            "protocol: how it asks and judges, the default first; --protocol chooses\n"
-            "The shipped models have not learned mini-fim-code to mini-report: see unmask train --grid."
+            "protocol: how it prompts and scores; the first is the default, --protocol chooses another\n"
+            "The shipped models were not trained on mini-fim-code to mini-report: see unmask train --grid."
         ),
         caption_justify="left",
     )

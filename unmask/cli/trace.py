@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from unmask.trace import Difference, Trace
 
-File = Annotated[str, typer.Argument(metavar="FILE", help="A trace, as --trace writes it.")]
+File = Annotated[str, typer.Argument(metavar="FILE", help="A trace that --trace wrote.")]
 Other = Annotated[
     str | None,
     typer.Argument(metavar="[OTHER]", help="Another trace of the same prompts, to compare with."),
@@ -28,7 +28,7 @@ Html = Annotated[
 
 
 def trace(file: File, other: Other = None, html: Html = None) -> None:
-    """Summarise a trace, or two and where they part; with --html, write a page that shows any step."""
+    """Summarise one or two traces, and where two differ; with --html, write a page that shows any step."""
     from unmask.trace import read_trace
 
     names = [name for name in (file, other) if name is not None]
@@ -136,7 +136,7 @@ def _parting(read: Trace, other: Trace, row: int) -> str:
     found = differences(read, other, row)
     if not found:
         same_columns = written(read, row).keys() == written(other, row).keys()
-        return "the same tokens" if same_columns else "the same tokens, as far as both runs wrote any"
+        return "the same tokens" if same_columns else "the same tokens wherever both runs wrote one"
     names = (read.header.sampler, other.header.sampler)
     if names[0] == names[1]:
         names = ("the first run", "the second run")
@@ -148,8 +148,8 @@ def _parting(read: Trace, other: Trace, row: int) -> str:
         return f"position {difference.column - start + 1}: {', '.join(wrote)}"
 
     earliest = min(found, key=lambda difference: difference.step)
-    in_time = "" if earliest is found[0] else f"; in time, the first to differ is {tell(earliest)}"
-    return f"they part at {tell(found[0])}{in_time}; {len(found)} in all"
+    in_time = "" if earliest is found[0] else f"; the earliest difference in time is at {tell(earliest)}"
+    return f"they part at {tell(found[0])}{in_time}; {len(found)} differences in total"
 
 
 def _quote(read: Trace, token: int) -> str:

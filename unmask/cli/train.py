@@ -24,14 +24,14 @@ GridName = Annotated[
         "--grid",
         metavar="FILE",
         show_default=False,
-        help="Train all models of a grid file, or of the shipped one: evidence. Skip those that are there.",
+        help="Train all models of a grid file, or of the shipped grid: evidence. Skip finished ones.",
     ),
 ]
 Out = Annotated[
     Path | None,
     typer.Option(
         "--out",
-        show_default="none; needed without --dry-run",
+        show_default="none; required without --dry-run",
         help="Folder for the weights, the tokenizer and the log, or for the grid.",
     ),
 ]
@@ -42,7 +42,9 @@ Resume = Annotated[bool, typer.Option("--resume", help="Resume from the folder's
 Minutes = Annotated[
     float | None,
     typer.Option(
-        "--minutes", show_default="as the file says", help="With --grid: change all time limits to fit this."
+        "--minutes",
+        show_default="as the file says",
+        help="With --grid: scale all time limits to fit into this.",
     ),
 ]
 Sizes = Annotated[
@@ -66,7 +68,9 @@ def train(
 ) -> None:
     """Train a model, or fine-tune one on prompt/answer pairs, from a recipe; or train a grid of models."""
     if (recipe is None) == (grid is None):
-        raise FieldError("recipe", recipe, "must be given, or a grid instead", "name a recipe, or use --grid")
+        both = recipe is not None
+        problem = "must not be given with --grid" if both else "must be given, or --grid"
+        raise FieldError("recipe", recipe, problem, "drop one of them" if both else "name a recipe or a grid")
     if out is None and not (grid is not None and dry_run):
         raise FieldError("out", None, "must be given", "name a folder with --out")
     if out is not None and out.exists() and not out.is_dir():
@@ -111,7 +115,7 @@ def _train_grid(
     total = f"{len(missing)} of {len(everyone)} models to train, {jobs} at a time"
     typer.echo(f"estimate: about {seconds / 60:.1f} minutes for {total}")
     if missing and pick_device(device).type == "cpu":
-        words = "a CPU does few steps in these times, so the models will hardly learn; --minutes gives more"
+        words = "a CPU takes few steps in these times, so the models will hardly learn; raise --minutes"
         typer.secho(words, fg=typer.colors.YELLOW, err=True)
     if not dry_run:
         assert out is not None

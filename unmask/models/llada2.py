@@ -9,6 +9,7 @@ from typing import ClassVar
 from unmask.errors import FieldError
 from unmask.models.checkpoint.config import (
     CONFIG,
+    attention_block,
     count,
     expert_count,
     known_routing,
@@ -78,11 +79,12 @@ class LLaDA2(Trunk):
     def __init__(self, config: Mapping[str, object]) -> None:
         require(config, SUPPORTED)
         shape = self.shape_of(config)
-        length = size(config, "block_size", default=BLOCK_LENGTH)
+        max_length = size(config, "max_position_embeddings", default=32768)
+        length = attention_block(config, "block_size", max_length, default=BLOCK_LENGTH)
         info = model_info(
             config,
             vocab_size=shape.vocab_size,
-            max_length=size(config, "max_position_embeddings", default=32768),
+            max_length=max_length,
             block_length=length,
             schedule="block",
         )

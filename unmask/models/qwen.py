@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from unmask.models.checkpoint.config import (
+    attention_block,
     expert_count,
     flag,
     known_routing,
@@ -136,7 +137,7 @@ class A2DQwen3(Qwen):
         info = replace(super().info_of(config, shape), schedule="remaining")
         if config.get("block_size") is None:
             return replace(info, block_length=64)
-        length = size(config, "block_size")
+        length = attention_block(config, "block_size", info.max_length)
         # the prompt is padded on the left, so that the generation begins with a block
         return replace(info, block_length=length, grid=BlockGrid(length=length, origin="canvas"))
 
@@ -159,8 +160,8 @@ class SDAR(Qwen):
 
     @classmethod
     def info_of(cls, config: Mapping[str, object], shape: Shape) -> ModelInfo:
-        length = size(config, "block_size", default=4)
         info = replace(super().info_of(config, shape), schedule="block")
+        length = attention_block(config, "block_size", info.max_length, default=4)
         return replace(info, block_length=length, grid=BlockGrid(length=length))
 
 
@@ -178,9 +179,10 @@ class FastDLLM(ShiftedQwen):
 
     @classmethod
     def info_of(cls, config: Mapping[str, object], shape: Shape) -> ModelInfo:
-        length = size(config, "bd_size", default=32)
+        info = super().info_of(config, shape)
+        length = attention_block(config, "bd_size", info.max_length, default=32)
         grid = BlockGrid(length=length, first_alone=True)
-        return replace(super().info_of(config, shape), block_length=min(8, length), grid=grid)
+        return replace(info, block_length=min(8, length), grid=grid)
 
 
 class RND1(ShiftedQwen):

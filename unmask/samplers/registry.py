@@ -5,11 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import is_dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, cast
 
-from unmask.errors import FieldError, known_field
+from unmask.errors import FieldError, known_field, nearest
 from unmask.plugins import call_factory, is_file_name, load_from_file, load_plugin, plugins
 from unmask.samplers.wrapper import change, settings
 from unmask.types import Sampler
@@ -87,8 +86,8 @@ def check_name(name: str, names: Iterable[str]) -> None:
     """Raise unless a sampler has this name; suggest one that is spelled alike."""
     if name in (choices := sorted(names)):
         return
-    near = get_close_matches(name, choices, n=1) if isinstance(name, str) else []
-    guess = f"did you mean {near[0]!r}? " if near else ""
+    near = nearest(name, choices)
+    guess = "" if near is None else f"did you mean {near!r}? "
     raise FieldError("sampler", name, "must be the name of a sampler", f"{guess}`unmask samplers` lists all")
 
 

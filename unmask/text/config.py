@@ -25,6 +25,10 @@ SEED_BITS = 32  # of a new seed; every JSON reader keeps as many
 RECOMPUTE: dict[CacheName, Recompute] = {"prefix": "suffix", "dual": "block"}
 
 
+# names of commands and of HTTP requests -> the class of the constraint
+CONSTRAINTS = {"regex": "Regex", "choice": "Choice", "json_schema": "JSONSchema", "grammar": "Grammar"}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationConfig(ConfigFields):
     """The settings of a generation; raises at once if a field is out of range.
@@ -75,10 +79,7 @@ class GenerationConfig(ConfigFields):
         self.selection  # noqa: B018 checks temperature, top_p and top_k
         finite("guidance", self.guidance)
         one_of("end_tokens", self.end_tokens, get_args(EndTokens))
-        if isinstance(self.min_gap, str):
-            one_of("min_gap", self.min_gap, ("auto",))
-        elif self.min_gap is not None:
-            whole("min_gap", self.min_gap, 1)
+        _whole_or_auto("min_gap", self.min_gap)
         if self.cache is not None:
             one_of("cache", self.cache, get_args(CacheName))
         for name in ("stop_at_eos", "reuse"):
@@ -91,10 +92,7 @@ class GenerationConfig(ConfigFields):
             self._check_room(self.max_new_tokens)
         if self.steps is not None:
             whole("steps", self.steps, 1)
-        if isinstance(self.block_length, str):
-            one_of("block_length", self.block_length, ("auto",))
-        elif self.block_length is not None:
-            whole("block_length", self.block_length, 1)
+        _whole_or_auto("block_length", self.block_length)
         if self.next_block_at is not None:
             probability("next_block_at", self.next_block_at)
             if self.cache not in (None, "none"):
@@ -130,6 +128,9 @@ class GenerationConfig(ConfigFields):
     def changed(self, settings: Mapping[str, Any]) -> GenerationConfig:
         """Return the same settings with some changed; raise if one has an unknown name."""
         for name, value in settings.items():
+            if name in CONSTRAINTS:
+                remedy = f"write constraint=unmask.{CONSTRAINTS[name]}({value!r})"
+                raise FieldError(name, value, "is not a field of GenerationConfig", remedy)
             known_field(name, value, (item.name for item in fields(self)), "GenerationConfig")
         return replace(self, **settings)
 
@@ -255,3 +256,11 @@ class GenerationConfig(ConfigFields):
             problem = f"runs one block, but {type(sampler).__name__} looks at the whole canvas"
             raise FieldError("cache", self.cache, problem, "leave it out")
         return None if whole_canvas or self.cache == "none" else AppendCache(grid.length)
+
+
+def _whole_or_auto(name: str, value: object) -> None:
+    """Raise unless the value is a whole number >= 1, "auto" or None."""
+    if isinstance(value, str) and value != "auto":
+        raise FieldError(name, value, 'must be a whole number >= 1, "auto" or None')
+    if value not in ("auto", None):
+        whole(name, value, 1)

@@ -234,6 +234,8 @@ def choose(
     sampler: str | Sampler, config: GenerationConfig, settings: dict[str, Any]
 ) -> tuple[Sampler, GenerationConfig]:
     """Return the sampler of a name, and the config with some settings changed."""
+    if isinstance(sampler, GenerationConfig):
+        raise FieldError("sampler", sampler, "is a GenerationConfig", "pass it as config=...")
     chosen = as_sampler(sampler)
     check_settings(chosen, config)
     own: list[str] = [item.name for item in fields(chosen)] if is_dataclass(chosen) else []

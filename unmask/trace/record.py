@@ -124,14 +124,19 @@ class Change:
 
 @contextmanager
 def recording(
-    path: str | Path, header: Header, *, text: Callable[[int], str] | None = None
+    path: str | Path,
+    header: Header,
+    *,
+    text: Callable[[int], str] | None = None,
+    failed: Callable[[OSError], None] | None = None,
 ) -> Iterator[Callable[[Step], None]]:
     """Yield a function that appends a step to a new trace.
 
     The file is replaced at the first step, so a run that is refused leaves an older trace alone. Each line is
     flushed, so a killed run leaves a readable trace. `text` spells tokens for readers without a tokenizer.
+    If the file cannot be written, `failed` gets the error and later steps are left out; without it, raise.
     """
-    writer = _Writer(Path(path), header, text)
+    writer = _Writer(Path(path), header, text, failed)
     try:
         yield writer.write_step
         writer.write_end()
@@ -142,26 +147,50 @@ def recording(
 class _Writer:
     """A trace file that opens with its first line."""
 
-    def __init__(self, path: Path, header: Header, text: Callable[[int], str] | None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        header: Header,
+        text: Callable[[int], str] | None,
+        failed: Callable[[OSError], None] | None,
+    ) -> None:
         _check_writable(path)
         self._path = path
         self._header = header
         self._text = text
+        self._failed = failed
+        self._ended = False  # by an error
         self._named: set[int] = set()  # tokens whose text was written
         self._steps = 0
         self._file: IO[bytes] | None = None
 
     def write_step(self, step: Step) -> None:
+        if self._ended:
+            return
         recorded = change(step, self._header.mask_id)
-        self._write(asdict(recorded), {position.token for position in recorded.positions})
+        self._try(lambda: self._write(asdict(recorded), {position.token for position in recorded.positions}))
         self._steps += 1
 
     def write_end(self) -> None:
-        self._write({"end": self._steps})
+        if not self._ended:
+            self._try(lambda: self._write({"end": self._steps}))
 
     def close(self) -> None:
         if self._file is not None:
-            self._file.close()
+            self._try(self._file.close)
+
+    def _try(self, work: Callable[[], None]) -> None:
+        """Do some work on the file. Report its first error, or raise it, and ignore later ones."""
+        try:
+            work()
+        except OSError as error:
+            if self._ended:
+                return
+            self._ended = True
+            error.filename = error.filename or str(self._path)
+            if self._failed is None:
+                raise
+            self._failed(error)
 
     def _write(self, content: dict[str, Any], tokens: set[int] | None = None) -> None:
         """Append a line, with the texts of these tokens; the first line opens the file."""

@@ -146,8 +146,8 @@ def _build(kind: type[Line], content: Any, where: str) -> Line:
     """Build a Header or a Change from the fields of a line."""
     try:
         return kind(**content)
-    except TypeError as error:
-        raise ValueError(f"{where} is not a line of a trace: {error}") from None
+    except TypeError:
+        raise ValueError(f"{where} is not a line of a trace; record it again with --trace") from None
 
 
 def _read_change(content: Any, header: Header, where: str) -> Change:

@@ -24,9 +24,11 @@ WITHOUT_EFFECT = {"output_router_logits", "router_aux_loss_coef", "moe_backend"}
 
 def read_config(folder: Path) -> dict[str, object]:
     """Read config.json of a checkpoint folder; take missing facts from its other files and its name."""
+    if not (folder / CONFIG).exists():
+        raise ValueError(f"{folder} has no config.json; is it a checkpoint folder?")
     config: dict[str, object] = read_object(folder / CONFIG)
     if not config:
-        raise ValueError(f"{folder} has no config.json; is it a checkpoint folder?")
+        raise ValueError(f"{folder / CONFIG} is empty; copy the published one")
     for name, value in read_object(folder / "generation_config.json").items():
         if name == "eos_token_id":
             config[name] = list(dict.fromkeys((*token_ids(config, name), *token_ids({name: value}, name))))
@@ -81,7 +83,8 @@ def size(config: Config, name: str, *, default: int | None = None) -> int:
     """Return an integer field that must be at least 1; no published size comes near the upper bound."""
     value = integer(config, name, default=default)
     if not 1 <= value <= LARGEST:
-        raise FieldError(name, value, f"must be a whole number from 1 to {LARGEST}", where=CONFIG)
+        problem = "must be a whole number, 1 or more" if value < 1 else "is too large"
+        raise FieldError(name, value, problem, where=CONFIG)
     return value
 
 
@@ -89,7 +92,8 @@ def count(config: Config, name: str) -> int:
     """Return an integer field that must be at least 0, or 0 if it is absent or null."""
     value = integer(config, name, default=0)
     if not 0 <= value <= LARGEST:
-        raise FieldError(name, value, f"must be a whole number from 0 to {LARGEST}", where=CONFIG)
+        problem = "must be a whole number, 0 or more" if value < 0 else "is too large"
+        raise FieldError(name, value, problem, where=CONFIG)
     return value
 
 
@@ -151,6 +155,15 @@ def layer_flags(config: Config, name: str, layers: int) -> list[int]:
     return value
 
 
+def attention_block(config: Config, name: str, max_length: int, *, default: int | None = None) -> int:
+    """Return the block length of the attention."""
+    length = size(config, name, default=default)
+    if length > max_length:
+        problem = f"must be at most the {max_length} columns of a canvas"
+        raise FieldError(name, length, problem, "copy it from the published config", CONFIG)
+    return length
+
+
 def expert_count(config: Config) -> tuple[int, int]:
     """Return the number of experts, and of those that a token takes."""
     experts, chosen = size(config, "num_experts"), size(config, "num_experts_per_tok")
@@ -194,6 +207,9 @@ def model_info(
     if isinstance(mask_id, bool) or not isinstance(mask_id, int) or not 0 <= mask_id < vocab_size:
         problem = f"must be a token id from 0 to {vocab_size - 1}"
         raise FieldError("mask_token_id", mask_id, problem, where=CONFIG)
+    if mask_id in eos_ids:
+        problem, remedy = f"must not be the mask token ({mask_id})", "copy both from the published config"
+        raise FieldError("eos_token_id", config["eos_token_id"], problem, remedy, CONFIG)
     return ModelInfo(
         vocab_size=vocab_size,
         mask_id=mask_id,

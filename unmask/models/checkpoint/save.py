@@ -108,7 +108,10 @@ def _write(
     for number, names in enumerate(shards, 1):
         file = f"model-{number:05}-of-{len(shards):05}.safetensors" if len(shards) > 1 else SINGLE
         tensors = {key: part for name in names for key, part in _published(model, name, tensor_of(name))}
+        (folder / file).touch()
+        mode = (folder / file).stat().st_mode
         save_file(tensors, folder / file, metadata={"format": "pt"})
+        (folder / file).chmod(mode)  # safetensors lets only the owner read it
         total += sum(tensor.nbytes for tensor in tensors.values())
         weight_map.update(dict.fromkeys(tensors, file))
         del tensors  # free this shard before gathering the next
