@@ -19,7 +19,7 @@ from unmask.serving.metrics import Metrics
 log = logging.getLogger(__name__)
 GOOD_ID = re.compile(r"[\w.\-]{1,128}", re.ASCII)
 QUIET = ("/healthz", "/readyz", "/metrics")
-QUOTING = ("prompt", "text", "error")  # facts that hold words of the request or of its answer
+QUOTING = ("prompt", "text", "error")  # facts that quote the request or its answer
 HUNG_UP = 499
 
 
@@ -31,7 +31,7 @@ class Access:
     ) -> None:
         self._app = app
         self._metrics = metrics
-        self._answer_id = answer_id  # False: a proxy in front of us adds it
+        self._answer_id = answer_id  # False if a proxy in front of the server adds the id
         self._log_prompts = log_prompts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -39,7 +39,7 @@ class Access:
             await self._app(scope, receive, send)
             return
         request_id = _request_id(Headers(scope=scope))
-        facts: dict[str, Any] = {"status": HUNG_UP}  # until a response starts
+        facts: dict[str, Any] = {"status": HUNG_UP}  # reported if no response starts
         scope.setdefault("state", {}).update(request_id=request_id, facts=facts)
         began = perf_counter()
 
@@ -72,7 +72,7 @@ class Access:
 
 
 def _known_path(scope: Scope) -> str:
-    """Return the route's path, or "other": unknown paths would create endless metrics."""
+    """Return the route's path, or "other" for unknown paths, which would create endless metrics."""
     route = scope.get("route")
     return str(getattr(route, "path", "other"))
 

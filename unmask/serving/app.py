@@ -54,7 +54,7 @@ JSON = "application/json"
 KNOWN_FIELDS = {*ChatRequest.model_fields, *CompletionRequest.model_fields, *NEUTRAL}
 LARGE_BODY = 1 << 16  # bytes
 READERS = 2  # threads that parse and tokenise requests
-TIDY_SECONDS = 0.5  # from a large request until its memory is given back
+TIDY_SECONDS = 0.5  # delay before the memory of large requests is released
 Submit = Callable[[], Job]
 Result = TypeVar("Result")
 Count = Callable[[], Awaitable[bytes]]  # returns all metrics in the Prometheus format
@@ -63,10 +63,10 @@ Count = Callable[[], Awaitable[bytes]]  # returns all metrics in the Prometheus 
 def create_app(
     engine: Engine, settings: Settings, *, count: Count | None = None, answer_id: bool = True
 ) -> FastAPI:
-    """Return the application for a running engine, which it neither starts nor stops.
+    """Return the application for an engine; it neither starts nor stops the engine.
 
     `count` answers /metrics in place of the engine's own metrics. Without `answer_id`, responses carry no
-    request id; a proxy adds it.
+    request id, because a proxy adds it.
     """
     app = FastAPI(title="unmask", version=__version__, docs_url=None, redoc_url=None)
     metrics = engine.monitor if isinstance(engine.monitor, Metrics) else None
@@ -92,7 +92,7 @@ def create_app(
 
 
 class Service:
-    """The routes that decode."""
+    """The routes under /v1."""
 
     def __init__(self, engine: Engine, settings: Settings) -> None:
         self._engine = engine
@@ -119,7 +119,7 @@ class Service:
         if key is None:
             return
         scheme, _, sent = request.headers.get("authorization", "").partition(" ")
-        # a header arrives as bytes that were read as latin-1
+        # Starlette decodes headers as latin-1; encoding them again restores the bytes
         same = hmac.compare_digest(sent.strip().encode("latin-1"), key.encode("utf-8", "surrogateescape"))
         if scheme.lower() != "bearer" or not same:
             raise ApiError(
@@ -175,7 +175,7 @@ class Service:
             raise self._explain(error, body) from None
 
     def _submit_chat(self, messages: list[dict[str, str]], choice: Choice, **options: Any) -> Job:
-        """Submit a conversation. The tokenizer lets only its template write special tokens."""
+        """Submit a conversation. By default, only the chat template can write special tokens."""
         prompt: Any = messages
         if self._settings.special_tokens:
             tokenizer: Any = tokenizer_of(self._engine.model)
@@ -250,7 +250,7 @@ class Service:
         return EventStream(job, stream, partial(self._release, request.state.facts, job))
 
     def _release(self, facts: dict[str, Any], job: Job) -> None:
-        """Free the place of a stream that has ended, and log how it ended."""
+        """Count a stream as ended, and add its outcome to the log line."""
         self._streams -= 1
         if job.future.cancelled():
             facts["hung_up"] = True
@@ -271,7 +271,7 @@ class Service:
             raise self._explain(error, body, choice.sampler) from error
 
     def _explain(self, error: Exception, body: Common, sampler: Sampler | None = None) -> ApiError:
-        """Return the error response to a request, without the folder of the model."""
+        """Return the error response to a request, with the model's name in place of its path."""
         api_error = explain(error, body, sampler)
         origin = str(getattr(find_tokenizer(self._engine.model), "origin", ""))
         if origin:
@@ -284,7 +284,7 @@ class Service:
         facts.update(queue_seconds=round(job.queue_seconds, 6), text=answer.text)
 
     async def _read(self, request: Request, kind: type[AnyRequest]) -> tuple[AnyRequest, Choice]:
-        """Read the body; raise if it is of another type, late, too long or not a request."""
+        """Return the request and its Choice. Raise if the body is late, too long or invalid."""
         media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if media != JSON:
             raise ApiError(415, f"the body must be JSON; send it with content-type: {JSON}")
@@ -307,7 +307,7 @@ class Service:
         return bytes(body)
 
     async def _in_thread(self, request: Request, work: Callable[[], Result]) -> Result:
-        """Do some work outside the event loop; on large requests one after another, as each takes memory."""
+        """Run `work` in a thread; large requests run one at a time, because each needs much memory."""
         if request.state.size < LARGE_BODY:
             return await self._run(work)
         try:
@@ -354,7 +354,7 @@ def _open_routes(engine: Engine, metrics: Metrics | None, count: Count | None) -
 
 
 def _schema(kind: type[Common], settings: Settings) -> dict[str, Any]:
-    """Return the schema of a route's body for /openapi.json, with the samplers that this server has."""
+    """Return the schema of a route's body for /openapi.json, with the samplers of this server."""
     schema = kind.model_json_schema()
     schema["properties"]["sampler"]["enum"] = [*sorted(settings.servable), None]
     inlined = _inline(schema, schema.pop("$defs", {}))
@@ -362,7 +362,7 @@ def _schema(kind: type[Common], settings: Settings) -> dict[str, Any]:
 
 
 def _inline(schema: Any, definitions: dict[str, Any]) -> Any:
-    """Replace every reference in a schema by its definition."""
+    """Replace every reference in a schema with its definition."""
     if isinstance(schema, list):
         return [_inline(part, definitions) for part in schema]
     if not isinstance(schema, dict):
@@ -374,7 +374,8 @@ def _inline(schema: Any, definitions: dict[str, Any]) -> Any:
 
 async def _answer_error(request: Request, error: Exception, *, log_prompts: bool) -> Response:
     api_error = as_api_error(error)
-    param = api_error.param if api_error.param in KNOWN_FIELDS else None  # others are words of the request
+    # an unknown field name is text from the request, which the log may not quote
+    param = api_error.param if api_error.param in KNOWN_FIELDS else None
     request.state.facts.update(error=api_error.message, code=api_error.code, param=param)
     cause = error.__cause__
     if api_error.status == 500 and not isinstance(cause, RequestFailed):  # the engine logs its own errors

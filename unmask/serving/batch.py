@@ -1,4 +1,4 @@
-"""A forward of several requests, a decision on several requests, and how both are taken apart."""
+"""Run one forward or one decision for several requests, and split the results."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from unmask.types import Cache, Decision, MaskedLM, Prediction
 def run_forward(
     model: MaskedLM, requests: Sequence[RunningRequest], device: torch.device, *, alone: bool
 ) -> None:
-    """Run the model once on all requests; each takes the output of its window."""
+    """Run the model once on all requests, and give each the output of its window."""
     rows = padded(requests, model)
     cache = _join_caches(model, requests, rows)
     length = padded_length(model, rows, cache, alone=alone)
@@ -53,7 +53,7 @@ def run_forward(
 def _join_canvases(
     rows: Sequence[RunningRequest], length: int, pad_id: int, device: torch.device
 ) -> tuple[Canvas, list[int]]:
-    """Pad the rows on the left to a length; also returns the columns added."""
+    """Left-pad the rows to `length`; return the canvas and how many columns each row gained."""
     first = rows[0].rows.canvas
     shifts = [length - row.length for row in rows]
     joined, attend = torch.full((len(rows), length), pad_id), torch.zeros(len(rows), length, dtype=torch.bool)
@@ -69,9 +69,10 @@ def _join_canvases(
 def _join_caches(
     model: MaskedLM, requests: Sequence[RunningRequest], rows: Sequence[RunningRequest]
 ) -> Cache | None:
-    """Return one cache of all rows, which may repeat a request.
+    """Return one cache for all rows; `rows` may repeat the last request.
 
-    It is the one they share already, if they alone share it and in this order, else a copy.
+    Exact caches stay separate, side by side. Block caches are copied into a new one, unless the requests are
+    the only users of one already, in the same order.
     """
     shared, places = requests[0].cache, [CachePlace(row, len(requests)) for row in range(len(requests))]
     if shared is None:
@@ -83,7 +84,7 @@ def _join_caches(
         return SideBySide(parts, running=max(forward_width(model, row) for row in requests))
     if [(each.cache, each.cache_place) for each in requests] == [(shared, place) for place in places]:
         return shared
-    lanes = requests[0].request.num_rows  # a guided request has a second row, in the cache's second half
+    lanes = requests[0].request.num_rows  # a guided request has a second row, in the second half of its cache
     caches = [(row.cache, row.cache_place.row) for row in rows if isinstance(row.cache, BlockCache)]
     joined = BlockCache.join(
         [(cache, row + lane * cache.rows // lanes) for lane in range(lanes) for cache, row in caches]
@@ -99,18 +100,18 @@ class Decided(NamedTuple):
     requests: Sequence[RunningRequest]
     prediction: Prediction
     decision: Decision  # on the device
-    packed: Tensor  # [rows, parts * W + 4]: columns, flags of the row
-    logits: Tensor | None  # [rows, W, V], if anybody watches
+    packed: Tensor  # [rows, parts * W + 4], see `_pack`
+    logits: Tensor | None  # [rows, W, V]; None if no job asks for candidates
 
 
 @torch.no_grad()
 def decide(
     model: MaskedLM, requests: Sequence[RunningRequest], device: torch.device, *, alone: bool
 ) -> Decided:
-    """Decide on requests with the same key; `alone` computes the logits of each row by itself."""
+    """Decide for requests with the same key; with `alone`, compute the logits row by row."""
     rows = padded(requests, model)
     run, turn = rows[0].run, _join_turns([row.turn for row in rows], device)
-    if run.guidance:  # its output is logits: see run_forward
+    if run.guidance:  # `run_forward` stored guided logits, which need no head
         model = Guided(model, run.guidance, torch.empty(0))
     calls = count()
     executor = executor_for(model)(
@@ -122,7 +123,7 @@ def decide(
         noise=lambda running, width: _draw(rows, next(calls), device),
     )
     bans = Bans.join([row.bans for row in rows])
-    # a plain copy would wait for the forwards
+    # copy the large tensors first: `bans.to` alone would wait for the forwards
     if bans.closed is not None:
         bans = replace(bans, closed=to_device(bans.closed, device))
     if bans.allowed is not None:
@@ -141,7 +142,7 @@ def decide(
 
 
 def _join_turns(parts: Sequence[Turn], device: torch.device) -> Turn:
-    """Stack the rows of several turns of one width, on a device, with one copy."""
+    """Stack turns of equal width, and copy them to the device in one transfer."""
     todos, width = [part.todo for part in parts], parts[0].todo.masked.shape[1]
     columns = [
         torch.cat([part.started for part in parts])[:, None],
@@ -173,7 +174,7 @@ def _join_written(rows: Sequence[RunningRequest], device: torch.device) -> Writt
 
 
 def _pack(outcome: Outcome) -> Tensor:
-    """Pack a decision for one transfer: [rows, parts * W + 4]."""
+    """Pack the columns and the flags of a decision for one transfer, [rows, parts * W + 4]."""
     decision = outcome.decision
     parts = [decision.commit, decision.eligible, decision.tokens, decision.revoke, decision.rewrite]
     goes_on = torch.zeros_like(decision.forced) if decision.open is None else decision.open
@@ -182,7 +183,7 @@ def _pack(outcome: Outcome) -> Tensor:
 
 
 def start_reading(decided: Sequence[Decided]) -> Callable[[], list[list[Outcome]]]:
-    """Start to copy all decisions to the host. The function returned waits and gives each request its own."""
+    """Start to copy all decisions to the host; the returned function waits and returns their outcomes."""
     if not decided:
         return list
     arrived = to_host(torch.cat([each.packed.flatten() for each in decided]))
@@ -197,7 +198,7 @@ def start_reading(decided: Sequence[Decided]) -> Callable[[], list[list[Outcome]
 
 
 def _outcomes(decided: Decided, packed: Tensor) -> list[Outcome]:
-    """Return the outcome of each request, on the CPU but for what its sampler carries."""
+    """Return the outcome of each request. Only the sampler's `carry` stays on the device."""
     whole, packed = decided.decision, packed[: len(decided.requests)]
     commit, eligible, tokens, *changes = torch.split(packed[:, :-4], whole.commit.shape[1], dim=1)
     revoke, rewrite = (
@@ -210,7 +211,7 @@ def _outcomes(decided: Decided, packed: Tensor) -> list[Outcome]:
 
 
 def _split(decision: Decision) -> Iterator[Decision]:
-    """Yield the decision on each row."""
+    """Yield the decision of each row."""
     names = "commit", "eligible", "forced", "carry", "tokens", "revoke", "rewrite", "open"
     parts = [getattr(decision, name) for name in names]
     each_row = (repeat(None) if part is None else torch.split(part, 1) for part in parts)

@@ -1,7 +1,7 @@
-"""Which callers are let in: those that name this server, and pages that it serves or allows.
+"""Admit requests that name this server, from its own pages and from allowed origins.
 
-A page of another site can make a browser send requests to a server on the same machine. Its `Origin` tells,
-and if its own name resolves to this machine, its `Host` does.
+A page of another site can make a browser send requests to a server on the same machine. The `Origin` header
+reveals such a page. If the page's own name resolves to this machine, the `Host` header reveals it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ANY = "*"
 
 
 class Callers:
-    """Refuse requests for another host, and those from pages of another origin."""
+    """Refuse requests to another host and requests from pages of another origin."""
 
     def __init__(self, app: ASGIApp, settings: Settings) -> None:
         self._app = app
@@ -50,10 +50,10 @@ class Callers:
 
 
 def is_our_host(header: str, bound: str, allowed: tuple[str, ...]) -> bool:
-    """Return whether a Host header names a server that is bound to the host `bound`.
+    """Return whether a Host header names a server that is bound to `bound`.
 
-    A server on a loopback address has loopback names only. Others may be called by any address, because a
-    page cannot make a browser send an address that is not the server's.
+    A server on a loopback address has loopback names only. Any other server may be called by any address,
+    because a page cannot make a browser send an address that is not the server's.
     """
     if ANY in allowed:
         return True
@@ -70,7 +70,7 @@ def is_our_host(header: str, bound: str, allowed: tuple[str, ...]) -> bool:
 
 
 def _address(name: str) -> IPv4Address | IPv6Address | None:
-    """Return the address that a name spells, or None if it is no address."""
+    """Parse a name as an address; return None if it is none."""
     try:
         return ip_address(name.strip("[]"))
     except ValueError:

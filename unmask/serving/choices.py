@@ -33,7 +33,7 @@ class Choice(NamedTuple):
 
 
 def choose(request: Common, settings: Settings) -> Choice:
-    """Return the server's defaults with the fields of the request over them."""
+    """Return the server's defaults, overridden by the fields of the request."""
     if request.model is not None and request.model != settings.model_name:
         raise ApiError(
             404,
@@ -56,7 +56,7 @@ def explain(error: Exception, request: Common, sampler: Sampler | None = None) -
 
 
 def _as_sent(error: FieldError, request: Common) -> FieldError:
-    """Return the error of the value that was sent, where the library has made another of it."""
+    """Return the error with the value that the client sent, if the library has converted it."""
     sent = request.model_dump(by_alias=True, exclude_unset=True)
     value = error.value
     if error.field == "sampler" and value != request.sampler:
@@ -68,7 +68,7 @@ def _as_sent(error: FieldError, request: Common) -> FieldError:
 
 
 def _request_name(field: str, request: Common, sampler: Sampler | None) -> str | None:
-    """Return the request's name of a library field, or None if a request cannot set it."""
+    """Return the request's name for a library field, or None if a request cannot set it."""
     name = request.names.get(field, field)
     if name in type(request).model_fields:
         return name
@@ -89,7 +89,7 @@ def _sampler(request: Common, settings: Settings) -> Sampler:
 
 
 def _named(name: str, samplers: Mapping[str, Sampler]) -> Sampler:
-    """Return the sampler of this name; a request never makes the server open a file."""
+    """Return the sampler of a known name; a request never makes the server open a file."""
     if name not in samplers:
         check_name(name, (known for known, one in samplers.items() if unservable(one) is None))
     return samplers[name]
@@ -110,7 +110,7 @@ def _read_field(name: str, kind: Any, value: Any, samplers: Mapping[str, Sampler
         if is_dataclass(kind) and isinstance(value, str):  # a sampler inside a sampler, by name
             return _named(value, samplers)
         return TypeAdapter(kind).validate_json(json.dumps(value), strict=True)
-    except PydanticSchemaGenerationError:  # JSON has no such values but null: the sampler refuses the others
+    except PydanticSchemaGenerationError:  # JSON has only null for it; the sampler refuses other values
         return value
     except ValidationError as error:
         path, nullable = ("sampler_fields", name), NoneType in get_args(kind)
@@ -120,7 +120,7 @@ def _read_field(name: str, kind: Any, value: Any, samplers: Mapping[str, Sampler
 
 
 def _config(request: Common, default: GenerationConfig) -> GenerationConfig:
-    """Return the server's settings with the fields of the request over them; "none" stands for None."""
+    """Return the server's settings, overridden by the fields of the request; "none" means None."""
     sent = {item.name: getattr(request, item.name, None) for item in fields(GenerationConfig)}
     sent |= {
         "max_new_tokens": request.new_tokens,

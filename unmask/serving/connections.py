@@ -1,4 +1,4 @@
-"""Connections: how many there may be, and how long a client may keep one waiting."""
+"""Limit the number of connections, and how long a client may keep one waiting."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ from unmask.serving.api_error import ApiError
 
 log = logging.getLogger(__name__)
 HEALTH = ("/healthz", "/readyz", "/metrics")
-RESERVED = 32  # descriptors for files, and for the connections below
-SPARE = 16  # connections beyond the limit, for questions about the health
+RESERVED = 32  # descriptors for files and for the spare connections
+SPARE = 16  # connections beyond the limit, for health checks only
 FEWEST = 8
-LOG_SECONDS = 60.0  # between two lines about the same trouble
+LOG_SECONDS = 60.0  # least time between two warnings
 
 
 class Connections:
-    """All connections of a server. If there are too many, the one that waits longest for its client goes."""
+    """All connections of a server; if there are too many, the one that waits longest is dropped."""
 
     def __init__(self, most: int, *, header_seconds: float, stall_seconds: float) -> None:
         self.most = most
         self.header_seconds = header_seconds
         self.stall_seconds = stall_seconds
-        self._waiting: dict[Connection, None] = {}  # for their clients, in order
+        self._waiting: dict[Connection, None] = {}  # connections that wait for their client, longest first
         self._open = 0
         self._logged = -LOG_SECONDS
 
     def fit_descriptors(self) -> None:
-        """Lower the limit to the descriptors that this process may still open."""
+        """Lower the limit to the number of descriptors that this process may still open."""
         free = free_descriptors()
         if free is not None:
             self.most = min(self.most, max(FEWEST, free - RESERVED))
 
     def opened(self, connection: Connection) -> None:
-        """Count a connection; end another one or this one if there are too many."""
+        """Count a connection. If there are too many, drop another one, or else restrict or drop this one."""
         self._open += 1
         self.waits(connection)
         if self._open <= self.most:
@@ -63,11 +63,11 @@ class Connections:
         self._waiting.setdefault(connection)
 
     def works(self, connection: Connection) -> None:
-        """Note that a connection has all of its request."""
+        """Note that a connection has received its whole request."""
         self._waiting.pop(connection, None)
 
     def make_room(self, keep: Connection | None = None) -> bool:
-        """End the connection that waits longest; return False if there is none."""
+        """Drop the connection that waits longest for its client; return False if none waits."""
         oldest = next((each for each in self._waiting if each is not keep), None)
         if oldest is None:
             return False
@@ -81,7 +81,7 @@ class Connections:
         self.make_room()
 
     def tell(self, message: str, fact: object) -> None:
-        """Log a trouble, at most once a minute."""
+        """Log a warning, at most once a minute."""
         if monotonic() - self._logged >= LOG_SECONDS:
             self._logged = monotonic()
             log.warning(message, fact, extra={"connections": self._open})
@@ -94,9 +94,9 @@ class Connection(H11Protocol):
         super().__init__(**server)
         self.app: ASGIApp
         self._all = all_connections
-        self._idle: asyncio.TimerHandle | None = None  # runs between requests
+        self._idle: asyncio.TimerHandle | None = None  # runs until the next request arrives
         self._stalled: asyncio.TimerHandle | None = None  # runs while the client does not read
-        self._unread = 0  # bytes of the answer when the timer started
+        self._unread = 0  # unsent bytes of the answer when the idle timer started
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -128,11 +128,11 @@ class Connection(H11Protocol):
         super().resume_writing()
 
     def drop(self) -> None:
-        """Close the connection at once, whatever is still to be sent."""
+        """Close the connection at once, even if data is still to be sent."""
         self.transport.abort()
 
     def _watch(self) -> None:
-        """Start or stop the timer after anything has happened."""
+        """Start or stop the idle timer, and note whether the client must act next."""
         idle = self.cycle is None or self.cycle.response_complete
         if idle and self._idle is None:
             self._start_timer()
@@ -149,7 +149,7 @@ class Connection(H11Protocol):
         self._idle = self.loop.call_later(self._all.header_seconds, self._late)
 
     def _late(self) -> None:
-        """Close a connection without a request, unless its client still reads the answer before."""
+        """Close a connection without a new request, unless its client is still reading the last answer."""
         unread = self.transport.get_write_buffer_size()
         if 0 < unread < self._unread:
             self._start_timer()
@@ -160,7 +160,7 @@ class Connection(H11Protocol):
 
 
 class HealthOnly:
-    """Answers questions about the health, and refuses everything else: there are too many connections."""
+    """Answers health checks, and refuses everything else because there are too many connections."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -175,7 +175,7 @@ class HealthOnly:
 
 
 def free_descriptors() -> int | None:
-    """Return how many more files this process may open, or None where nothing tells."""
+    """Return how many more files this process may open, or None if that is unlimited or unknown."""
     try:
         import resource
     except ModuleNotFoundError:  # not a Unix

@@ -1,7 +1,8 @@
-"""How much memory of the device running requests take.
+"""Estimate the device memory that running requests take.
 
-The estimate is meant to be too high: a request that waits costs less than a forward that fails. An H200 with
-LLaDA-8B's shape took 0.4, 1.6 and 7.7 GB above the weights for forwards of 384, 3,072 and 12,288 columns.
+The estimate is meant to be too high, because a request that waits costs less than a forward that fails. On an
+H200, forwards of 384, 3,072 and 12,288 columns of a model of LLaDA-8B's shape took 0.4, 1.6 and 7.7 GB on top
+of the weights.
 """
 
 from __future__ import annotations
@@ -25,28 +26,28 @@ from unmask.serving.request import Request, is_pooled
 from unmask.serving.shapes import MAX_COLUMNS
 from unmask.types import MaskedLM
 
-CLOSE = 0.75  # of the right size of a pool, which is not worth the forwards that are bound to it
-USABLE = 0.9  # of the free memory; the rest is lost between blocks of it
-PLAIN_COPIES = 2  # of the tensors of a layer, at its peak
-COMPILED_COPIES = 4  # the runs before a capture have their own, and so have the outputs of a graph
-LOGIT_BYTES = 6  # of a number that is summarized: as the model gives it, and in float32
+CLOSE = 0.75  # a pool this close to the right size stays: a new one would drop its captured forwards
+USABLE = 0.9  # share of the free memory; the rest is lost to fragmentation
+PLAIN_COPIES = 2  # of a layer's tensors at the peak of a forward
+COMPILED_COPIES = 4  # as above; the runs before a capture and the outputs of a graph need their own
+LOGIT_BYTES = 6  # per logit while it is summarized: the model's bfloat16 and a float32 copy
 
 
 @dataclass(slots=True)
 class DeviceMemory:
-    """The memory of a device that running requests share; without `total`, all of them fit."""
+    """The device memory that running requests share; if `total` is None, all of them fit."""
 
     model: MaskedLM
     device: torch.device
-    limit: int | None  # bytes; None: measure
+    limit: int | None  # bytes; None means measure
     total: int | None = None
-    pool_share: float = 0.5  # of the total, at most, for the pool of keys and values
+    pool_share: float = 0.5  # largest share of the total for the pool of keys and values
 
     def __post_init__(self) -> None:
         self.measure()
 
     def measure(self) -> None:
-        """Look how much is free. Call it when nothing runs."""
+        """Set `total` to the limit or to the usable memory. Call it when nothing runs."""
         self.total = self.limit
         if self.limit is None and self.device.type == "cuda":
             free = torch.cuda.mem_get_info(self.device)[0]
@@ -54,10 +55,10 @@ class DeviceMemory:
             self.total = int(USABLE * (free + unused + self._pool_bytes()))
 
     def prepare(self, limits: Limits, job: Job) -> None:
-        """Make room in the pool for all requests that the limits admit. Call it when nothing runs.
+        """Size the pool for all requests that the limits admit, within its share. Call it when nothing runs.
 
-        A pool that grows in traffic drops its captured forwards. If `job`, the next one, does not fit beside
-        that pool, make room for its own keys and values alone.
+        A pool that had to grow later would drop its captured forwards. If the next job does not fit beside a
+        pool of that size, size the pool for the keys and values of this job alone.
         """
         self.measure()
         runner = runner_of(self.model)
@@ -71,19 +72,19 @@ class DeviceMemory:
             if not self.fits([job]):
                 runner.size_pool(own)
         except torch.OutOfMemoryError:
-            self.pool_share /= 2  # others use the device too
+            self.pool_share /= 2  # others use the device too: try a smaller pool next time
 
     def reclaim(self) -> None:
-        """Give back captured graphs, and freed memory that torch keeps."""
+        """Release captured graphs, and freed memory that torch keeps."""
         runner = runner_of(self.model)
         if runner is not None:
             runner.clear()
-        gc.collect()  # an error may hold the tensors of its frames
+        gc.collect()  # the frames of an error may hold tensors
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
 
     def fits(self, jobs: Sequence[Job]) -> bool:
-        """Return whether all these can run together, in the pool and beside it."""
+        """Return whether the jobs can run together, in the pool and beside it."""
         if self.total is None:
             return True
         pool, pooled = self._pool(), self._pooled_bytes(jobs)
@@ -91,7 +92,7 @@ class DeviceMemory:
         return beside + self._pool_bytes() <= self.total and pooled <= (0 if pool is None else pool.room)
 
     def check(self, job: Job) -> None:
-        """Raise if a request does not fit even alone, with a pool of its own."""
+        """Raise if a job does not fit even alone, with a pool of just its size."""
         if self.total is None or self.needed([job]) <= self.total:
             return
         needed, total = (number // MIB for number in (self.needed([job]), self.total))
@@ -102,18 +103,18 @@ class DeviceMemory:
         raise FieldError("prompts", f"{job.request.length} tokens", problem, remedy)
 
     def needed(self, jobs: Sequence[Job]) -> int:
-        """Return the most bytes that these take together: all that they keep, a forward and its logits."""
+        """Return the most bytes that the jobs take together: their state, a forward and its logits."""
         shape: Any = getattr(self.model, "shape", None)
         requests = [job.request for job in jobs]
         kept = sum(request.state_bytes for request in requests)
-        if shape is None:  # a model of the user's own
+        if shape is None:  # a user's own model
             return kept
         size = self._number_bytes()
         window = sum(request.widest * request.num_rows for request in requests)
         kept += window * shape.size * size + sum(map(self._cache_bytes, requests))
         forward = self._columns(requests) * self._column_bytes()
         logits = window * shape.vocab_size
-        if not any(job.candidates for job in jobs):  # else all of them are kept to look at
+        if not any(job.candidates for job in jobs):  # candidates need all logits at once
             logits = min(logits, max(MAX_LOGITS, max(each.widest for each in requests) * shape.vocab_size))
         return int(kept + forward + logits * LOGIT_BYTES)
 
@@ -127,7 +128,7 @@ class DeviceMemory:
         return 0 if pool is None else pool.num_bytes
 
     def _pooled_bytes(self, jobs: Sequence[Job]) -> int:
-        """Return the memory that these take in the pool."""
+        """Return the bytes that the jobs take in the pool."""
         requests = [job.request for job in jobs]
         return sum(self._cache_bytes(each) for each in requests if is_pooled(self.model, each.run))
 
@@ -143,7 +144,7 @@ class DeviceMemory:
         return max(max(lengths), min(sum(lengths), MAX_COLUMNS))
 
     def _column_bytes(self) -> int:
-        """Return the bytes that one column of a forward takes in a layer."""
+        """Return the bytes that a forward takes per column, at its peak inside a layer."""
         shape: Any = getattr(self.model, "shape", None)
         heads = (shape.heads + 2 * shape.key_heads) * shape.head_size
         mlp = shape.mlp_width(active=True) // shape.layers
@@ -152,7 +153,7 @@ class DeviceMemory:
         return int(numbers * self._number_bytes() * copies)
 
     def _cache_bytes(self, request: Request) -> int:
-        """Return the bytes of a request's keys and values; a compiled model copies those outside its pool."""
+        """Return the bytes of a request's keys and values; outside its pool, a compiled model copies them."""
         cache = request.run.cache
         if cache is None:
             return 0

@@ -1,8 +1,8 @@
-"""The engine: requests join and leave between steps, and those of like length share a forward.
+"""The engine: requests join and leave between steps, and those of similar length share a forward.
 
-It has a thread of its own. Requests are admitted in the order of their arrival, as far as the limits allow; a
-row that is done leaves at once. What a request gets does not depend on its neighbours, but for rounding: the
-logits of a batch differ in their last bits from those of a row alone. `exact` runs the model on rows alone.
+The engine runs in its own thread. It admits requests in the order of their arrival, as far as the limits
+allow. A finished request leaves at once. Answers do not depend on other requests, except for rounding: the
+logits of a batch differ in their last bits from those of a single row. `exact` runs each row alone.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from unmask.types import Sampler
 
 log = logging.getLogger(__name__)
 DEFAULT_LIMITS = Limits()
-SMOOTHING = 0.1  # weight of the newest request in the mean time that a request takes
+SMOOTHING = 0.1  # weight of the newest request in the mean duration of requests
 LONGEST_RETRY = 60  # seconds
 
 
 class Engine:
-    """Decodes many requests at a time. Use it in a `with` block, which waits for what was submitted."""
+    """Decodes many requests at a time. Use it in a `with` block, which waits for all submitted requests."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class Engine:
         exact: bool = False,
         overlap: bool | None = None,
     ) -> None:
-        """Make an engine. `overlap`: let large batches run as two halves, by default on a GPU."""
+        """Make an engine. `overlap` runs large batches as two halves; None means on a GPU only."""
         self.model = model
         self.limits = limits
         self.exact = exact
@@ -63,11 +63,11 @@ class Engine:
         )
         self._waiting: deque[Job] = deque()
         self._running: list[RunningRequest] = []
-        self._lock = threading.Condition()  # of _waiting and of the two flags
+        self._lock = threading.Condition()  # guards _waiting, _draining and _stopped
         self._draining = False
         self._stopped = False
         self._mean_seconds = 1.0
-        self._runner: GraphRunner | None = None  # of a compiled model, while this engine runs it
+        self._runner: GraphRunner | None = None  # of a compiled model, while reserved by this engine
         self._thread = threading.Thread(target=self._run, name="unmask-engine", daemon=True)
 
     def __enter__(self) -> Engine:
@@ -93,7 +93,7 @@ class Engine:
             raise
 
     def drain(self, *, now: bool = False) -> None:
-        """Refuse new requests. Running ones finish or, with `now`, end after this step."""
+        """Refuse new requests. Accepted ones finish or, with `now`, end after the current step."""
         with self._lock:
             self._draining = True
             self._stopped = self._stopped or now
@@ -107,7 +107,7 @@ class Engine:
 
     @property
     def is_ready(self) -> bool:
-        """Whether it takes requests."""
+        """Whether the engine accepts requests."""
         return self._thread.is_alive() and not self._draining
 
     @property
@@ -130,8 +130,8 @@ class Engine:
     ) -> Job:
         """Submit a prompt, to be answered as `unmask.generate` would; `deadline` is in seconds from now.
 
-        With `candidates`, the job keeps the signals of every step and this many candidates per position.
-        Without `special_tokens`, a text that spells one holds only its letters.
+        With `candidates`, the job's snapshots have the signals of the step and this many candidates per
+        position. Without `special_tokens`, text that spells a special token is encoded as plain characters.
         """
         self._check_open()
         request = text_request(
@@ -168,7 +168,7 @@ class Engine:
         return job
 
     def _check_open(self) -> None:
-        """Refuse before any work is done on a request."""
+        """Raise if the engine is closing or its queue is full."""
         if self._draining:
             raise Closing
         free = max(0, self.limits.max_rows - len(self._running))
@@ -176,11 +176,11 @@ class Engine:
             raise QueueFull(len(self._waiting), self._retry_after())
 
     def _retry_after(self) -> int:
-        """Seconds until a place in the queue should be free."""
+        """Return the seconds until a place in the queue should be free."""
         turns = (len(self._waiting) + 1) / self.limits.max_rows
         return min(max(1, round(turns * self._mean_seconds)), LONGEST_RETRY)
 
-    # from here on: the engine's thread
+    # from here on, everything runs in the engine's thread
 
     def _run(self) -> None:
         try:
@@ -213,7 +213,7 @@ class Engine:
         self._settle_all()
 
     def _admit(self) -> bool:
-        """Let requests in as far as they fit; wait for one if there is nothing to do. False: all is over."""
+        """Admit the requests that fit; wait if there are none. Return False when the engine must end."""
         with self._lock:
             while not (self._waiting or self._running or self._draining):
                 self._lock.wait()
@@ -240,7 +240,7 @@ class Engine:
         state = sum(each.state_bytes for each in requests)
         if not self.limits.fits(rows, tokens, state):
             return False
-        return not self._running or self._memory.fits(jobs)  # one that fitted when it came is let in alone
+        return not self._running or self._memory.fits(jobs)  # `_enqueue` checked that it fits alone
 
     def _start(self, job: Job) -> None:
         job.admitted = perf_counter()
@@ -254,18 +254,18 @@ class Engine:
             self._fail([job], error)
 
     def _committed(self, tick: Tick) -> None:
-        """Hand over what a step has finished, before more work is queued."""
+        """Report a step and settle the requests that it finished, before more work is queued."""
         self.monitor.stepped(tick._replace(waiting=len(self._waiting)))
         self._settle_all()
 
     def _settle_all(self) -> None:
-        """Let the requests go that are done or have ended."""
+        """Remove the requests that are done or have ended."""
         self._running = [request for request in self._running if not self._settle(request)]
         if not self._running:
             self._stepper.forget()
 
     def _settle(self, request: RunningRequest) -> bool:
-        """Hand over the answer of a request that is done; return whether it leaves."""
+        """Finish the job of a request that is done; return whether the request leaves."""
         job = request.job
         if self._is_finished(job):
             return True
@@ -282,7 +282,7 @@ class Engine:
         return True
 
     def _is_finished(self, job: Job) -> bool:
-        """Whether a job has failed, was cancelled, or is past its deadline."""
+        """Return whether a job has ended; end it if it is past its deadline."""
         if job.future.cancelled():
             self.monitor.left(job, "cancelled")
             return True
@@ -295,14 +295,14 @@ class Engine:
         return False
 
     def _fail(self, jobs: Iterable[Job], error: Exception) -> None:
-        """End requests with an error; only sentences that were written for users go out to them."""
+        """End jobs with an error. Only the message of a ValueError is written for users and sent to them."""
         for job in jobs:
             failure = RequestFailed(str(error) if isinstance(error, ValueError) else "an internal error")
-            failure.__cause__ = error.with_traceback(None)  # its frames hold logits
+            failure.__cause__ = error.with_traceback(None)  # the frames hold logits
             if job.finish(failure):
                 self.monitor.left(job, "failed")
 
 
 def exact_costs_little(model: TextModel) -> bool:
-    """Whether rows are nearly as fast alone as together: on a CPU, where time goes with the tokens."""
+    """Return whether rows are nearly as fast alone as together: on a CPU, time grows with the tokens."""
     return device_of(model).type == "cpu"

@@ -28,12 +28,12 @@ class Wakeup:
         self._event = asyncio.Event()
 
     def set(self) -> None:
-        """Wake the waiter. Thread-safe, also after the loop has ended."""
+        """Wake the waiter. Thread-safe; does nothing after the loop has ended."""
         if not self._event.is_set() and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._event.set)
 
     async def wait(self, seconds: float) -> None:
-        """Wait until it is set, then clear it; return after that many seconds in any case."""
+        """Wait until it is set and clear it, or return after this many seconds."""
         try:
             await asyncio.wait_for(self._event.wait(), seconds)
         except asyncio.TimeoutError:
@@ -56,7 +56,7 @@ async def events(
     if opening := reply.opening():
         yield data(opening)
     while not over:
-        over = job.future.done()  # ask before the last snapshots are read, so that none is missed
+        over = job.future.done()  # checked before the snapshots are read, so that none is missed
         for snapshot in job.drain_snapshots():
             if drafts is not None:
                 yield data(reply.draft(drafts.read(snapshot)), event="draft")
@@ -66,7 +66,7 @@ async def events(
                 sent = perf_counter()
         if not over:
             await wakeup.wait(max(0.0, sent + heartbeat - perf_counter()))
-        if perf_counter() - sent >= heartbeat:  # steps may pass without any text
+        if perf_counter() - sent >= heartbeat:  # many steps may yield no text
             yield HEARTBEAT
             sent = perf_counter()
     try:

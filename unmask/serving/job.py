@@ -19,7 +19,7 @@ from unmask.text.infill import Infilling
 from unmask.types import Step
 
 Answer = Generation | Infilling
-MOST_SNAPSHOTS = 256  # detailed ones that are buffered; a slow reader misses the oldest
+MOST_SNAPSHOTS = 256  # buffered, if they have candidates; a slow reader misses the oldest
 
 
 class Snapshot(NamedTuple):
@@ -27,10 +27,10 @@ class Snapshot(NamedTuple):
 
     step: int
     tokens: Tensor  # [N] on the CPU, masks where nothing is committed
-    window: slice  # the columns that the model predicted
-    guess: Tensor  # [W] on the CPU, the token that each of them would take now
-    taken: Step | None = None  # the step itself, if the reader requested candidates
-    look: Look | None = None  # its candidates and signals
+    window: slice  # columns that the model predicted
+    guess: Tensor  # [W] on the CPU, the token that each window column would commit now
+    taken: Step | None = None  # the step, if the job has candidates
+    look: Look | None = None  # candidates and signals of the step
     revocable: slice | None = None  # columns that a later step may mask or rewrite
 
 
@@ -43,7 +43,7 @@ class Job:
     """
 
     request: Request
-    seconds: float | None = None  # from arrival to answer
+    seconds: float | None = None  # deadline, counted from arrival; None means no limit
     candidates: int = 0
     id: str = field(default_factory=lambda: uuid4().hex)
     arrived: float = field(default_factory=perf_counter)
@@ -60,7 +60,7 @@ class Job:
         return self.future.result(timeout)
 
     def cancel(self) -> None:
-        """Stop the work on it; a finished job keeps its answer."""
+        """Cancel the job; a finished job keeps its answer."""
         self.future.cancel()
 
     def listen(self, listener: Callable[[], None]) -> None:
@@ -82,7 +82,7 @@ class Job:
         return self.seconds is not None and now - self.arrived > self.seconds
 
     def publish(self, snapshot: Snapshot) -> None:
-        """Buffer a snapshot and call the listener. For the engine."""
+        """Buffer a snapshot and call the listener. For the engine only."""
         self._snapshots.append(snapshot)
         if self._listener is not None:
             self._listener()
@@ -93,12 +93,12 @@ class Job:
             yield self._snapshots.popleft()
 
     def finish(self, outcome: Answer | Exception) -> bool:
-        """Set the answer or the error; return False if the job was cancelled. For the engine."""
+        """Set the answer or the error; return False if the job has already ended. For the engine only."""
         try:
             if isinstance(outcome, Exception):
                 self.future.set_exception(outcome)
             else:
                 self.future.set_result(outcome)
-        except InvalidStateError:  # cancelled in the meantime
+        except InvalidStateError:  # cancelled or finished before
             return False
         return True

@@ -14,12 +14,12 @@ from unmask.types import Sampler
 MAX_STOPS = 16
 MAX_STOP_LENGTH = 256  # characters
 MIB = 1 << 20
-SHORTENING = 4  # how many letters of a text may become one when it is normalized
+SHORTENING = 4  # characters that normalization may merge into one, at most
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Limits of the engine; it rejects larger requests before any work is done.
+    """Limits of the engine, which rejects larger requests before any work is done.
 
     Attributes:
         max_rows: Rows decoded together; a guided request needs two.
@@ -29,9 +29,9 @@ class Limits:
         max_new_tokens: Tokens that a request may decode.
         max_steps: Steps that a request may take.
         max_state_mb: MiB that the samplers of all running requests may keep between steps.
-        max_memory_mb: MiB of the device that all running requests may take. None: on a GPU, nine tenths of
-            the memory that is free when nothing runs; elsewhere no limit.
-        deadline: Seconds from arrival to answer; a request may ask for less. None: no limit.
+        max_memory_mb: MiB of device memory that all running requests may take. None means nine tenths of
+            the memory that is free when nothing runs, or no limit without a GPU.
+        deadline: Seconds from arrival to answer; a request may ask for less. None means no limit.
     """
 
     max_rows: int = 16
@@ -72,7 +72,7 @@ class Limits:
             raise FieldError("guidance", config.guidance, problem, "leave it out")
 
     def check_prompt(self, model: TextModel, prompt: Prompt) -> None:
-        """Raise if a prompt has more token ids, or more letters, than the longest has, before encoding it."""
+        """Raise if a prompt is certainly too long, by its token ids or characters, before it is encoded."""
         if not isinstance(prompt, str) and not any(isinstance(part, Mapping) for part in prompt):
             _at_most("prompts", len(prompt), self.max_prompt_tokens, "is too long: the prompt's tokens")
             return
@@ -84,7 +84,7 @@ class Limits:
             _at_most("prompts", letters, most, "is too long: the prompt's letters")
 
     def check_gaps(self, parts: list[str | Gap]) -> None:
-        """Raise if the gaps are too long, before laying them out."""
+        """Raise if the gaps are too long in total, before they are laid out."""
         tokens = sum(part.bounds[1] for part in parts if isinstance(part, Gap))
         _at_most("text", tokens, self.max_new_tokens, "has too long gaps: the tokens of all gaps")
 
@@ -94,7 +94,7 @@ class Limits:
         _at_most("prompts", length * lanes, self.max_batch_tokens, "is too long: all tokens of a request")
 
     def check_state(self, sampler: Sampler, state: int) -> None:
-        """Raise if a sampler would keep more bytes than this server has for all requests."""
+        """Raise if a sampler would keep more bytes than all requests together may."""
         if state > self.max_state_mb * MIB:
             problem = f"may keep at most {self.max_state_mb} MiB on this server and needs {state // MIB}"
             remedy = "ask for fewer tokens, shorter blocks or a shorter history"
@@ -115,6 +115,6 @@ class Limits:
 
 
 def _at_most(name: str, value: int, high: int, what: str = "") -> None:
-    """Raise if the field, or `what` it counts, is more than this server allows."""
+    """Raise if a value is above this server's limit; `what` begins the problem, in words."""
     if value > high:
         raise FieldError(name, value, f"{what} must be at most {high} on this server".lstrip())

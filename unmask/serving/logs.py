@@ -28,7 +28,7 @@ class JsonLines(logging.Formatter):
 
 
 class PlainLines(logging.Formatter):
-    """Format a record for a person at a terminal, a URL on a line of its own."""
+    """Format a record for a person at a terminal, with a URL on its own line."""
 
     def format(self, record: logging.LogRecord) -> str:
         extra = {name: value for name, value in vars(record).items() if _is_extra(name)}
@@ -49,7 +49,7 @@ class PlainLines(logging.Formatter):
 
 
 def _printable(text: str) -> str:
-    """Quote a text that holds control characters, so that none of them reaches the terminal."""
+    """Quote text with control characters, so that none of them reaches the terminal."""
     return text if text.isprintable() else repr(text)
 
 
@@ -59,7 +59,7 @@ def _is_extra(name: str) -> bool:
 
 
 def log_failure(log: logging.Logger, error: BaseException, *, whole: bool, **fields: object) -> None:
-    """Log an error of a request; its message only if `whole`, because it may quote the request."""
+    """Log a failed request; include the message only if `whole`, because it may quote the request."""
     if whole:
         log.error("a request failed", exc_info=error, extra=fields)
         return
@@ -74,7 +74,7 @@ def _without_traceback(record: logging.LogRecord) -> bool:
 
 
 def log_lines(level: int = logging.INFO, *, json: bool = True) -> None:
-    """Log the server's lines to standard error, as JSON or for people."""
+    """Log to standard error, as JSON or as plain lines."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines() if json else PlainLines())
     for name in ("unmask", "uvicorn"):

@@ -15,17 +15,17 @@ from unmask.types import Decision, Prediction
 class Look(NamedTuple):
     """One row of a step, on the CPU."""
 
-    prediction: Prediction  # [1, W], its candidates without logits
+    prediction: Prediction  # [1, W], candidates without logits
     signals: Mapping[str, Tensor]  # [W] each, by name
 
     def with_constraint(self, committed: Decision) -> Look:
-        """Add the commits of a row that waited for its constraint; a decision does not know them."""
+        """Add the signal for commits that the constraint refused; it exists only after the commit."""
         held = committed.signals.get("constraint")
         return self if held is None else self._replace(signals={**self.signals, "constraint": held[0].cpu()})
 
     @property
     def candidates(self) -> list[list[tuple[int, float]]]:
-        """Token and probability of the best candidates of every position, best first."""
+        """Tokens and probabilities of the candidates of every position, best first."""
         ids, probabilities = self.prediction.top_ids[0].tolist(), self.prediction.top_probs[0].tolist()
         return [list(zip(*pair, strict=True)) for pair in zip(ids, probabilities, strict=True)]
 
@@ -33,8 +33,8 @@ class Look(NamedTuple):
 def look(now: Prediction, decision: Decision, row: int, *, candidates: int, before: Look | None) -> Look:
     """Return the candidates of a row, and the signals that its sampler names.
 
-    A sampler that names no confidence or no JSD gets those of the candidates. `before` is the look of the
-    same row one step earlier in the same history.
+    If the sampler names no confidence or JSD, they are computed from the candidates. `before` is the look of
+    the same row one step earlier in the same history.
     """
     top = summarize(now.full_logits[row : row + 1], candidates).without_logits()
     top = Prediction(top.top_ids.cpu(), top.top_logits.cpu(), top.lse.cpu())

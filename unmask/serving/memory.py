@@ -1,4 +1,4 @@
-"""Give memory back to the system."""
+"""Return memory to the system."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import cache
 
 
 def release_memory() -> None:
-    """Return freed memory to the system, where the C library keeps it: glibc keeps it for each thread."""
+    """Return freed memory to the system; glibc would keep it per thread."""
     trim = _trim()
     if trim is not None:
         trim(0)

@@ -78,7 +78,7 @@ class Metrics:
             self._tokens.labels("new").inc(new_tokens(job.result()))
 
     def requested(self, path: str, status: int, seconds: float) -> None:
-        """Count an answered HTTP request."""
+        """Count a finished HTTP request."""
         self._requests.labels(path, str(status)).inc()
         self._request_seconds.labels(path).observe(seconds)
 

@@ -11,13 +11,13 @@ class Tick(NamedTuple):
     """One step of the engine."""
 
     rows: int  # rows that took a step
-    seconds: float  # since the last step, or since there was work
+    seconds: float  # since the last step, or since work arrived
     evaluations: int  # forward passes of the whole batch
     forwards: int  # rows in those forward passes
     accepted: int  # tokens committed by the rule
     forced: int  # tokens committed by the fallback
     leftovers: int  # tokens filled in after a budget was spent
-    waiting: int = 0  # requests that are not let in yet
+    waiting: int = 0  # requests not admitted yet
 
 
 class Monitor(Protocol):

@@ -17,7 +17,7 @@ TYPES = {
     "json": "application/json",
     "svg": "image/svg+xml",
 }
-# only scripts and styles of this server, and only calls to it
+# load scripts, styles and images from this server only, and call no other
 POLICY = "; ".join(
     (
         "default-src 'none'",
@@ -46,7 +46,7 @@ def page_routes() -> APIRouter:
         for file in (files("unmask") / "trace" / "web").iterdir()
         if file.name.rpartition(".")[2] in TYPES
     }
-    contents["trace.html"] = template().encode()  # the page fills it with its runs
+    contents["trace.html"] = template().encode()  # a template that the page fills with its runs
 
     def answer(name: str) -> Response:
         return Response(contents[name], media_type=TYPES[name.rpartition(".")[2]], headers=HEADERS)
@@ -58,7 +58,7 @@ def page_routes() -> APIRouter:
 
     @router.api_route("/page/{name}", methods=["GET", "HEAD"])
     async def file(name: str) -> Response:
-        """Return one of its files."""
+        """Return a file of the page."""
         if name not in contents:
             raise ApiError(404, f"the page has no file {name!r}")
         return answer(name)

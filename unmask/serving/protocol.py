@@ -37,9 +37,9 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
 # fields about the sender, without effect on the answer
 IGNORED = ("user", "metadata", "store", "service_tier", "parallel_tool_calls", "safety_identifier")
 MOST_CANDIDATES = 16
-MOST_ITEMS = 1024  # of a list, such as the messages
-MOST_LETTERS = 64  # of a role
-SURROGATE = rb"\ud"  # how the escape of one begins
+MOST_ITEMS = 1024  # in a list, such as the messages
+MOST_LETTERS = 64  # in a role
+SURROGATE = rb"\ud"  # start of every escaped surrogate
 Nothing = Annotated[list[JsonValue], Field(max_length=0)] | None
 # bounds for /openapi.json; the code that uses a value checks it
 AT_LEAST_0: dict[str, JsonValue] = {"minimum": 0}
@@ -91,7 +91,7 @@ class ResponseFormat(BaseModel):
 
 
 class Common(BaseModel):
-    """The fields of both kinds of requests; a missing one takes the server's default."""
+    """The fields of both kinds of requests; a missing field means the server's default."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -142,7 +142,7 @@ class Common(BaseModel):
 
     @property
     def new_tokens(self) -> int | None:
-        """The requested number of new tokens."""
+        """The requested number of new tokens, or None for the server's default."""
         return self.max_tokens
 
     @property
@@ -159,7 +159,7 @@ class Common(BaseModel):
 
     @property
     def names(self) -> dict[str, str]:
-        """The names of library fields in the request, where they differ."""
+        """The request's names for library fields, where they differ."""
         sent = [name for name in ("regex", "choice") if getattr(self, name) is not None]
         return {
             "json_schema": "response_format",
@@ -180,7 +180,7 @@ class Part(BaseModel):
 
 
 class ChatMessage(BaseModel):
-    """One message of a conversation, perhaps one that a client read from an answer."""
+    """One message of a conversation, perhaps one that a client copied from an answer."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -194,7 +194,7 @@ class ChatMessage(BaseModel):
     tool_calls: Nothing = None
 
     def plain(self) -> dict[str, str]:
-        """Return the message in the form of a chat template."""
+        """Return the message as a chat template expects it."""
         whole = isinstance(self.content, str)
         text = self.content if whole else "".join(part.text for part in self.content)  # type: ignore[union-attr]
         return {"role": self.role, "content": str(text)}
@@ -226,7 +226,7 @@ class CompletionRequest(Common):
         return {**super().names, "prompts": "prompt", "text": "prompt", "gap": "prompt"}
 
     def single(self) -> str | list[int]:
-        """Return the only prompt; raise if there are several, or if it is neither a text nor token ids."""
+        """Return the prompt; raise if there are several, or if it is neither text nor token ids."""
         prompt: Any = self.prompt
         if isinstance(prompt, list) and prompt and isinstance(prompt[0], (str, list)):
             if len(prompt) > 1:
@@ -237,7 +237,7 @@ class CompletionRequest(Common):
                     param="prompt",
                 )
             prompt = prompt[0]
-        # by hand: of a long list, pydantic would collect every wrong item, for seconds
+        # checked by hand, because pydantic would take seconds to report every wrong item of a long list
         if isinstance(prompt, str) or (
             isinstance(prompt, list) and all(type(item) is int for item in prompt)
         ):
@@ -246,7 +246,7 @@ class CompletionRequest(Common):
 
 
 def read_body(body: bytes) -> dict[str, Any]:
-    """Parse a body as a JSON object; raise on NaN and infinity, which JSON does not have."""
+    """Parse a body as a JSON object; raise on NaN and Infinity, which are not valid JSON."""
     try:
         content = json.loads(body.decode("utf-8"), parse_constant=_refuse_constant)
     except UnicodeDecodeError as error:
@@ -262,7 +262,7 @@ def read_body(body: bytes) -> dict[str, Any]:
 
 
 def _check_letters(body: bytes, content: Any) -> None:
-    """Raise if a text holds half a surrogate pair, which JSON can spell and no answer can quote."""
+    """Raise if a string holds half a surrogate pair, which JSON can express but UTF-8 cannot encode."""
     if SURROGATE not in body.lower():
         return
     try:
@@ -290,7 +290,7 @@ def parse(kind: type[AnyRequest], body: Mapping[str, Any]) -> AnyRequest:
     except RecursionError:
         raise ApiError(400, NESTED) from None
     try:
-        # from JSON, where a strict model accepts a list for a tuple and 1 for 1.0
+        # as JSON, because pydantic then limits the nesting
         request = kind.model_validate_json(json.dumps(sent))
     except ValidationError as error:
         raise refuse_invalid(error, sent) from None
@@ -299,7 +299,7 @@ def parse(kind: type[AnyRequest], body: Mapping[str, Any]) -> AnyRequest:
 
 
 def _check_lists(name: str, value: Any) -> None:
-    """Raise if the value holds a long list; to tell every mistake in it would take seconds."""
+    """Raise if the value holds a long list; reporting every mistake in it would take seconds."""
     if isinstance(value, list) and len(value) > MOST_ITEMS:
         raise FieldError(name, len(value), f"must hold lists of at most {MOST_ITEMS} items")
     if isinstance(value, (list, dict)):
@@ -320,7 +320,7 @@ def _check_together(request: Common) -> None:
 
 
 def _check_chat(request: ChatRequest) -> None:
-    """Raise if there is nothing to answer, or two limits of its length."""
+    """Raise if there is nothing to answer, or if the two length limits differ."""
     if not request.messages:
         raise refuse(FieldError("messages", [], "must hold at least one message"))
     asked = [index for index, message in enumerate(request.messages) if message.role == "user"]
@@ -337,7 +337,7 @@ def _check_chat(request: ChatRequest) -> None:
 
 
 def _check_format(request: Common) -> None:
-    """Raise if the form of the answer is asked for twice or by half."""
+    """Raise if the format of the answer is given twice or incompletely."""
     form = request.response_format
     named = form is not None and form.type == "json_schema"
     if form is not None and named != (form.json_schema is not None):

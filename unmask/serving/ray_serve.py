@@ -47,10 +47,10 @@ class Fleet:
 
     address: str = "local"
     replicas: int = 1
-    max_replicas: int | None = None  # upper bound while requests wait; None: no autoscaling
-    gpus: float | None = None  # per replica; None: one if the cluster has any
-    threads: int = 1  # CPU threads per replica, also its number of CPUs
-    exact: bool | None = None  # None: if it costs little
+    max_replicas: int | None = None  # upper bound while requests wait; None means no autoscaling
+    gpus: float | None = None  # per replica; None means one if the cluster has any
+    threads: int = 1  # CPU threads per replica, which also reserves as many CPUs
+    exact: bool | None = None  # None means if it costs little
 
     def __post_init__(self) -> None:
         whole("replicas", self.replicas, 1)
@@ -72,7 +72,7 @@ class Fleet:
         return share
 
     def scaling(self, rows: int) -> dict[str, Any]:
-        """Return Ray Serve's scaling options; above `rows` requests per replica, requests wait."""
+        """Return Ray Serve's scaling options; more than `rows` requests per replica add replicas."""
         if self.max_replicas is None:
             return {"num_replicas": self.replicas}
         bounds = {"min_replicas": self.replicas, "max_replicas": self.max_replicas}
@@ -121,7 +121,7 @@ class Page(CollectorRegistry):
         self._counted = list(counted)
 
     def collect(self) -> Iterator[Metric]:
-        """Yield each metric once, its samples labelled by replica."""
+        """Yield each metric once, with its samples labelled by replica."""
         merged: dict[str, Metric] = {}
         for replica, metrics in self._counted:
             for metric in metrics:
@@ -210,7 +210,7 @@ def _delete(serve: Any) -> None:
 
 
 def _quiet() -> dict[str, Any]:
-    """Log only Ray Serve's warnings; we log requests ourselves."""
+    """Return options that log only Ray Serve's warnings; we log requests ourselves."""
     return {"log_level": "WARNING", "enable_access_log": False}
 
 

@@ -1,4 +1,4 @@
-"""Read a canvas as text while it fills: the part that is final, and the state of every position."""
+"""Read a canvas as text while it fills: its final part, and the state of every position."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from unmask.types import Step
 
 
 class Reader(Protocol):
-    """Reads the final text of a canvas piece by piece."""
+    """Reads the final text of a canvas in pieces."""
 
     @property
     def sent(self) -> int:
@@ -28,12 +28,12 @@ class Reader(Protocol):
         ...
 
     def read(self, tokens: list[int]) -> str:
-        """Return the final text that follows the pieces before."""
+        """Return the final text after the pieces already read."""
         ...
 
 
 def reader(request: Request) -> Reader:
-    """Return the reader of a request's canvas."""
+    """Return the reader for a request's canvas."""
     if isinstance(request.source, Prepared):
         return _Continued(request.source)
     return _Filled(request.source)
@@ -56,7 +56,7 @@ class _Continued:
 
 
 class _Filled:
-    """Reads a text with gaps up to the first gap that is not filled."""
+    """Reads a text with gaps up to the first mask."""
 
     def __init__(self, filling: PreparedInfill) -> None:
         self.sent = 0
@@ -85,7 +85,7 @@ class _Filled:
 
 
 def settled(snapshot: Snapshot, mask_id: int) -> list[int]:
-    """Return the tokens of a canvas, with masks in the columns that a later step may change."""
+    """Return the tokens of a canvas, with a mask in every column that a later step may change."""
     tokens: list[int] = snapshot.tokens.tolist()
     if snapshot.revocable is not None:
         columns = range(*snapshot.revocable.indices(len(tokens)))
@@ -94,7 +94,7 @@ def settled(snapshot: Snapshot, mask_id: int) -> list[int]:
 
 
 class Drafts:
-    """Reads every position: its text, or a guess where it is masked, and its state."""
+    """Reads the state of every position, and its text or, where it is masked, a guess."""
 
     def __init__(self, request: Request, tokenizer: TextTokenizer, eos_ids: tuple[int, ...]) -> None:
         canvas = request.run.canvas
@@ -122,7 +122,7 @@ class Drafts:
         }
 
     def _positions(self, snapshot: Snapshot) -> list[dict[str, Any]]:
-        """Return the text and state of every position; those before the first that may change are final."""
+        """Return the text and state of every position; those before the first that may change are "final"."""
         tokens, guesses = snapshot.tokens.tolist(), snapshot.guess.tolist()
         final = settled(snapshot, self._mask_id)
         first = int(snapshot.window.start)
@@ -138,7 +138,7 @@ class Drafts:
         return positions
 
     def _add_details(self, positions: list[dict[str, Any]], window: slice, step: Step, details: Look) -> None:
-        """Add candidates and signals to the positions that the step found masked or changed."""
+        """Add candidates and signals to the positions that are masked or that the step changed."""
         decision, candidates = step.decision, details.candidates
         commit, eligible = decision.commit[0].tolist(), decision.eligible[0].tolist()
         revoked, rewritten = (

@@ -44,7 +44,7 @@ class Reply:
         return self._chunk({"content": text}) if self.chat else self._chunk({}, text=text)
 
     def last(self, answer: Answer) -> dict[str, Any]:
-        """Return the chunk that says why the text ended, with its cost."""
+        """Return the chunk with the finish reason and the cost."""
         more = {} if self.chat else {"text": ""}
         return {**self._chunk({}, finish=finish(answer), **more), "unmask": self.facts(answer)}
 
@@ -53,11 +53,11 @@ class Reply:
         return {**self._head(self._chunk_kind, []), "usage": usage(self.job, answer)}
 
     def draft(self, canvas: dict[str, Any]) -> dict[str, Any]:
-        """Return the canvas as a draft; other clients see a chunk without choices."""
+        """Return the canvas as a draft; clients without support for drafts see a chunk without choices."""
         return {**self._head("unmask.draft", []), **canvas}
 
     def facts(self, answer: Answer) -> dict[str, Any]:
-        """Return the cost of the decoding."""
+        """Return the `unmask` object: the cost, sampler and seed, and the gaps or token ids."""
         more: dict[str, Any] = {} if isinstance(answer, Generation) else {"gaps": list(answer.gaps)}
         if isinstance(answer, Generation) and find_tokenizer(self.job.request.run.model) is None:
             more["token_ids"] = list(answer.token_ids)  # there is no text
@@ -98,7 +98,7 @@ def finish(answer: Answer) -> str:
 
 
 def usage(job: Job, answer: Answer) -> dict[str, int]:
-    """Count tokens in and out."""
+    """Return the token counts of the prompt and the answer."""
     prompt = job.request.prompt_tokens
     written = new_tokens(answer)
     return {"prompt_tokens": prompt, "completion_tokens": written, "total_tokens": prompt + written}
@@ -112,5 +112,5 @@ def new_tokens(answer: Answer) -> int:
 
 
 def model_card(settings: Settings, created: int) -> dict[str, Any]:
-    """Return the model as /v1/models lists it."""
+    """Return the model's entry in /v1/models."""
     return {"id": settings.model_name, "object": "model", "created": created, "owned_by": "unmask"}

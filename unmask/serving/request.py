@@ -1,4 +1,4 @@
-"""A request, from the text of its sender to a row that is being decoded."""
+"""A request: first checked and encoded, then a row that is being decoded."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ if TYPE_CHECKING:
     from unmask.serving.look import Look
 
 ONE_ROW = torch.ones(1, dtype=torch.bool)
-HOST = "cpu"  # requests wait here: a copy to or from a GPU would wait for the forwards of others
+HOST = "cpu"  # requests stay on it: a copy to or from a GPU would wait for the forwards of others
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """One row to decode, and the way back to text."""
+    """A text to decode, and how to read its answer."""
 
     source: Prepared | PreparedInfill
     run: Run  # its canvas and bans are on the CPU
     prompt_tokens: int
-    eos_ids: tuple[int, ...]  # end the text
-    state_bytes: int = 0  # that its sampler keeps between steps
+    eos_ids: tuple[int, ...]  # tokens that end the text
+    state_bytes: int = 0  # kept for its sampler between steps
     widest: int = 0  # columns of its widest window
 
     @property
@@ -57,7 +57,7 @@ class Request:
 
     @property
     def num_rows(self) -> int:
-        """Rows that it takes in a forward."""
+        """Rows that the request takes in a forward."""
         return 2 if self.run.guidance else 1
 
     def report(self, result: Result, *, since: float) -> Generation | Infilling:
@@ -77,7 +77,7 @@ def text_request(
     *,
     special_tokens: bool = True,
 ) -> Request:
-    """Return the request to answer a prompt, as `unmask.generate` would; raise if it must be refused."""
+    """Return a request to answer a prompt as `unmask.generate` would; raise if it must be refused."""
     limits.check_config(config)
     limits.check_prompt(model, prompt)
     if isinstance(prompt, str) and prompt:
@@ -95,7 +95,7 @@ def infill_request(
     *,
     special_tokens: bool = True,
 ) -> Request:
-    """Return the request to fill the gaps of a text, as `unmask.infill` would."""
+    """Return a request to fill the gaps of a text as `unmask.infill` would."""
     limits.check_config(config)
     limits.check_prompt(model, text)
     parts = read_gaps(text)
@@ -126,7 +126,7 @@ def _checked(
 
 
 def is_pooled(model: MaskedLM, run: Run) -> bool:
-    """Whether a compiled model has the keys and values of a request in its pool; guided ones run twice."""
+    """Return whether a compiled model pools a request's keys and values; guided requests are not pooled."""
     return runner_of(model) is not None and isinstance(run.cache, AppendCache) and not run.guidance
 
 
@@ -137,25 +137,25 @@ def _widest(run: Run) -> int:
 
 
 def unservable(sampler: Sampler) -> str | None:
-    """Name what a sampler needs that rows of a shared forward cannot have; None if nothing."""
+    """Name a sampler's need that a shared forward cannot meet; return None if there is none."""
     return extra_needs(sampler) if sampler.needs.speculation is None else "rows of its own for guesses"
 
 
 def _check_servable(sampler: Sampler) -> None:
-    """Raise if rows of this sampler cannot share forwards and decisions with others."""
+    """Raise if rows with this sampler cannot share forwards and decisions."""
     extra = unservable(sampler)
     if extra is not None:
         problem = f"needs {extra}, which the server does not compute"
         raise FieldError("sampler", sampler, problem, "use unmask.generate, or another sampler")
     try:
-        hash(sampler)  # rows of equal samplers are decided together
+        hash(sampler)  # requests with equal samplers are decided together
     except TypeError:
         remedy = "make it a frozen dataclass whose fields are numbers, strings and tuples"
         raise FieldError("sampler", type(sampler).__name__, "must be hashable to be served", remedy) from None
 
 
 class GroupKey(NamedTuple):
-    """Rows with equal keys can be decided together."""
+    """Requests with equal keys can be decided together."""
 
     sampler: Sampler
     options: Options
@@ -169,32 +169,32 @@ class GroupKey(NamedTuple):
 
 
 class CachePlace(NamedTuple):
-    """Where the keys and values of a request are in a cache."""
+    """The place of a request's keys and values in a block cache."""
 
     row: int = 0
-    requests: int = 1  # that share the cache
+    requests: int = 1  # number of requests that share the cache
 
 
 class RunningRequest:
-    """A request on its way: its state, and the turn that it takes next."""
+    """A request that is being decoded: its state and its next turn."""
 
     def __init__(self, job: Job, info: ModelInfo) -> None:
         run = job.request.run
         self.job = job
         self.request = job.request
         self.run = run
-        self.look: Look | None = None  # what its sender was shown of the last step
+        self.look: Look | None = None  # the last step as shown to its sender
         self.since = perf_counter()
-        self.output: Tensor | None = None  # [W, D] or [W, V], of its last forward
+        self.output: Tensor | None = None  # [W, D] or [W, V], output of its last forward
         self.cache: BlockCache | AppendCache | None = run.cache
-        if isinstance(run.cache, AppendCache):  # one that goes when the request ends; its job may be kept
+        if isinstance(run.cache, AppendCache):  # a new one: it is freed with this object; the job may be kept
             self.cache = AppendCache(run.cache.block_length, sub_block=run.cache.sub_block)
         self.cache_place = CachePlace()
         self.rows = Rows(run.canvas, run.sampler.needs, run.options, info, run.stop, run.bans)
         self.given = run.canvas.tokens[0] != run.canvas.mask_id
         self._turns = turns(self.rows, run.plan, remaining)
         self._noise = RowNoise(run.seeds)
-        self._draws: list[Tensor] = []  # of this turn
+        self._draws: list[Tensor] = []  # random numbers of this turn
         self._counter = Counter(run.canvas)
         self._uncounted: Step | None = None
         self._next: Turn | None = None
@@ -205,13 +205,13 @@ class RunningRequest:
         new_block = self._next is not None and (last is None or last.number != self._next.number)
         if self._next is None or not new_block or self.cache is None:
             return
-        if isinstance(self.cache, BlockCache):  # it may be shared with others
+        if isinstance(self.cache, BlockCache):  # the old one may be shared
             self.cache = BlockCache(self.cache.recompute, refresh_every=self.cache.refresh_every)
             self.cache_place = CachePlace()
         self.cache.start_block(self._next.block.columns)
 
     def share_prefix(self, model: MaskedLM) -> None:
-        """Begin with the keys and values of an earlier prompt that begins alike, if the pool has one."""
+        """Reuse the pooled keys and values of an earlier prompt with the same beginning, if there is one."""
         runner, canvas = runner_of(model), self.rows.canvas
         if runner is not None and isinstance(self.cache, AppendCache) and is_pooled(model, self.run):
             padding = 0 if canvas.attend is None else int((~canvas.attend).sum())
@@ -223,23 +223,23 @@ class RunningRequest:
 
     @property
     def turn(self) -> Turn:
-        """The turn to be taken."""
+        """The next turn."""
         assert self._next is not None, "the request is done"
         return self._next
 
     @property
     def is_fresh(self) -> bool:
-        """Whether its canvas changed since its last forward."""
+        """Whether its next turn needs a forward."""
         return self.turn.todo.num_fresh > 0
 
     @property
     def reads_prediction(self) -> bool:
-        """Whether a commit reads the values of its prediction; requests with the same key agree."""
+        """Whether a commit reads its prediction; the same for all requests with the same key."""
         return self.rows.needs.lookback > 0 or self.rows.language is not None
 
     @property
     def length(self) -> int:
-        """The columns that its next forward must see: all, or with an exact cache those up to its block."""
+        """The columns that its next forward must see: all or, with an exact cache, up to its block's end."""
         if isinstance(self.cache, AppendCache):
             return min(self.cache.block.stop, self.request.length)
         return self.request.length
@@ -251,7 +251,7 @@ class RunningRequest:
 
     @property
     def key(self) -> GroupKey:
-        """Requests with the same key can be decided together."""
+        """The key of its next decision."""
         run, history, window, bans = self.run, self.rows.history, self.turn.window, self.run.bans
         return GroupKey(
             sampler=run.sampler,
@@ -266,14 +266,14 @@ class RunningRequest:
         )
 
     def draw(self, number: int) -> Tensor:
-        """Return the `number`-th random numbers of this turn, [1, W]; asked again, the same."""
+        """Return the random numbers [1, W] of the `number`-th draw of this turn, the same in every call."""
         window = self.turn.window
         while len(self._draws) <= number:
             self._draws.append(self._noise(ONE_ROW, window.stop - window.start))
         return self._draws[number]
 
     def commit(self, prediction: Prediction, outcome: Outcome) -> Step:
-        """Commit what was decided and move on to the next turn; raises on broken logits."""
+        """Commit the decision and move on to the next turn; raise on broken logits."""
         step = self.rows.commit(self.turn, prediction, outcome)
         self._advance()
         self._draws = []
@@ -281,12 +281,12 @@ class RunningRequest:
         return step
 
     def count_step(self) -> None:
-        """Count the last step; the engine does so while the device works on the next one."""
+        """Count the last step; the stepper calls this while the device works on the next one."""
         if self._uncounted is not None:
             self._counter.add(self._uncounted)
             self._uncounted = None
 
     def answer(self) -> Generation | Infilling:
-        """Return the answer, once no turn is left."""
+        """Return the answer of a request that is done."""
         self.count_step()
         return self.request.report(self._counter.result(self.request.eos_ids), since=self.since)

@@ -1,4 +1,4 @@
-"""Which requests share a forward, and which share a decision."""
+"""Group the requests that share a forward, and those that share a decision."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from unmask.serving.request import RunningRequest, is_pooled
 from unmask.serving.shapes import FEW_COLUMNS, round_length, split_rows
 from unmask.types import Cache, MaskedLM
 
-MIN_LENGTH = 0.75  # of the longest row of a forward, to which all are padded
-FAR = 1023  # columns that a row may see beside shorter ones where keys are copied; beyond, like joins like
-PROMPT_UNIT = 64  # columns of a prompt are rounded up to a multiple of this, and of more for long ones
+MIN_LENGTH = 0.75  # shortest row of a forward, as a share of the longest, to which all are padded
+FAR = 1023  # where keys are copied, rows that see more columns join only rows of similar length
+PROMPT_UNIT = 64  # prompts are rounded up to a multiple of this, long ones to a larger unit
 
 
 def forward_groups(
     model: MaskedLM, requests: Sequence[RunningRequest], *, alone: bool
 ) -> list[list[RunningRequest]]:
-    """Group requests that are worth one forward.
+    """Group all requests into forwards.
 
-    Rows are of like length, as all are padded to the longest. Rows with a block cache are of equal length and
-    run the same columns; with an exact cache they may have any length. Guided rows, which run twice, share a
-    forward with each other. Every request is in a group, so none waits for another.
+    The rows of a group have similar lengths, because all are padded to the longest. With a block cache they
+    have equal lengths and run the same columns. With an exact cache they may have any length. Guided rows run
+    twice, so they share forwards only with each other.
     """
     if alone:
         return [[request] for request in requests]
@@ -43,7 +43,7 @@ def forward_groups(
 
 
 def _split(model: MaskedLM, rows: list[RunningRequest], length: int) -> list[list[RunningRequest]]:
-    """Split rows into forwards of few sizes, if every size must be compiled."""
+    """Split rows into forwards of few different sizes if the model is compiled for every size."""
     if runner_of(model) is None:
         return [rows]
     upcoming = iter(rows)
@@ -52,10 +52,10 @@ def _split(model: MaskedLM, rows: list[RunningRequest], length: int) -> list[lis
 
 
 def _of_like_width(model: MaskedLM, rows: list[RunningRequest]) -> list[list[RunningRequest]]:
-    """Split rows with exact caches by the columns that they run, unless all together are few.
+    """Split rows with exact caches by the number of columns that they run, unless the total is small.
 
-    A row that begins a block runs two blocks, others run one. One wide forward is faster than two as long as
-    its columns take no longer than its weights take to arrive.
+    A row that begins a block runs two blocks, the others run one. While loading the weights takes longer than
+    computing the columns, one wide forward is faster than two.
     """
     parts: dict[int, list[RunningRequest]] = {}
     for row in rows:
@@ -68,7 +68,7 @@ def _of_like_width(model: MaskedLM, rows: list[RunningRequest]) -> list[list[Run
 def forward_width(model: MaskedLM, request: RunningRequest) -> int:
     """Return how many columns a row with an exact cache runs in its next forward.
 
-    A captured forward of a prompt is bound to its width, so there prompts are rounded up to few widths.
+    A captured forward is bound to its width, so prompts in the pool are rounded up to few widths.
     """
     assert isinstance(request.cache, AppendCache)
     columns = _running(model, request)
@@ -91,9 +91,9 @@ def _of_like_length(requests: Sequence[RunningRequest]) -> list[list[RunningRequ
 
 
 def _compiled_length(model: MaskedLM, request: RunningRequest) -> int | None:
-    """Return the length that a row is padded to, so that a compiled model meets few; None: its own.
+    """Return the length to which a compiled model pads a row, or None if that is not fixed.
 
-    Rows with a cache, and those of models with blocks, keep theirs: their columns must not move.
+    Rows with a cache and rows of models with block attention have none, because their columns must not move.
     """
     runner = runner_of(model)
     if runner is None or request.cache is not None or model.info.grid is not None:
@@ -106,10 +106,10 @@ def _kind(model: MaskedLM, request: RunningRequest) -> object:
     guided, cache = request.run.guidance > 0, request.cache
     if cache is None:
         return guided, _compiled_length(model, request), _place_in_block(model, request)
-    if isinstance(cache, AppendCache):  # rows end with their block, so that all end in the same column
+    if isinstance(cache, AppendCache):  # each row ends with its block, and left padding aligns the ends
         width, runner = forward_width(model, request), runner_of(model)
         reads_pages = runner is not None and runner.reads_pages and is_pooled(model, request.run)
-        # elsewhere keys are copied, and a row that sees far more of them would let all others copy as many
+        # otherwise keys are copied, and next to a row that sees many of them, all rows copy as many
         far = None if reads_pages else max(request.length, FAR).bit_length()
         prompt = None if cache.is_short(width) else width
         return "exact", guided, prompt, far, _place_in_block(model, request)
@@ -119,9 +119,9 @@ def _kind(model: MaskedLM, request: RunningRequest) -> object:
 
 
 def _place_in_block(model: MaskedLM, request: RunningRequest) -> int:
-    """Return where a row ends in its block; 0 if it may be moved by any number of columns.
+    """Return where a row ends in its block, or 0 if padding may move it by any number of columns.
 
-    A grid that counts from column 0 stays where it is when rows are padded, so rows move by whole blocks.
+    Padding does not move a grid that counts from column 0, so rows may only move by whole blocks there.
     """
     grid = model.info.grid
     if grid is None or grid.origin == "row" or is_pooled(model, request.run):
@@ -144,7 +144,7 @@ def _running(model: MaskedLM, request: RunningRequest) -> slice:
 def padded_length(
     model: MaskedLM, group: Sequence[RunningRequest], cache: Cache | None, *, alone: bool
 ) -> int:
-    """Return the columns to which all rows of a forward are padded."""
+    """Return the length to which all rows of a forward are padded."""
     if isinstance(cache, SideBySide):
         return cache.length
     fixed = None if alone else _compiled_length(model, group[0])
@@ -160,7 +160,7 @@ def decide_groups(requests: Iterable[RunningRequest]) -> list[list[RunningReques
 
 
 def padded(requests: Sequence[RunningRequest], model: MaskedLM) -> list[RunningRequest]:
-    """Repeat the last request up to a power of two, if every size of a batch must be compiled."""
+    """Repeat the last request up to a power of two if the model is compiled for every batch size."""
     if runner_of(model) is None:
         return list(requests)
     size = 1 << (len(requests) - 1).bit_length()

@@ -1,4 +1,4 @@
-"""Say what is wrong with a request: its fields as paths, its values as JSON."""
+"""Explain what is wrong with a request: fields as paths, values as JSON."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from unmask.serving.api_error import ApiError
 
 Path: TypeAlias = tuple[int | str, ...]
 NESTED = "the body is nested too deeply"
-# pydantic's types of mistakes: the value that is missed, or the rule that is broken
+# by pydantic's error type: the expected value, or the broken rule
 VALUES = {
     "string_type": "a string",
     "int_type": "a whole number",
@@ -40,7 +40,7 @@ CONSTANTS = {"True": "true", "False": "false", "None": "null"}
 
 
 class Sent:
-    """A value of a request whose repr is JSON; a text alone has single quotes, as on the command line."""
+    """A request value whose repr is JSON; a plain string has single quotes, as on the command line."""
 
     def __init__(self, value: object) -> None:
         self.value = value
@@ -54,12 +54,12 @@ class Sent:
             return repr(self.value)
         except RecursionError:
             return "a deeply nested value"
-        letters = text[: 2 * LONGEST]  # an error shows fewer
+        letters = text[: 2 * LONGEST]  # an error message shows fewer
         return "".join(each if each.isprintable() else json.dumps(each)[1:-1] for each in letters)
 
 
 def is_json(value: object) -> bool:
-    """Return whether JSON has such a value."""
+    """Return whether JSON can express a value."""
     try:
         json.dumps(value)
     except (TypeError, RecursionError):
@@ -68,7 +68,7 @@ def is_json(value: object) -> bool:
 
 
 def refuse(error: FieldError, *, param: str | None = None) -> ApiError:
-    """Return the answer to a request with a bad field; its `param` is the first name of the path."""
+    """Return the error response for a bad field; by default, `param` is the first name of its path."""
     shown = FieldError(error.field, Sent(error.value), error.problem, error.remedy, error.where)
     return ApiError(400, str(shown), param=error.root if param is None else param)
 
@@ -76,9 +76,9 @@ def refuse(error: FieldError, *, param: str | None = None) -> ApiError:
 def refuse_invalid(
     error: ValidationError, sent: Mapping[str, Any], at: Path = (), *, nullable: bool = False
 ) -> ApiError:
-    """Return the answer to a request with a value of the wrong type; `at` is the path of what was checked.
+    """Return the error response for an invalid value; `at` is the path of the value that was checked.
 
-    It tells the mistake that lies deepest; a value that may have several types breaks the rules of each.
+    It reports only the deepest mistake, because a value that may have several types fails the checks of each.
     """
     mistakes = [
         (_path((*at, *each["loc"]), sent, is_missing=each["type"] == "missing"), each)
@@ -87,14 +87,14 @@ def refuse_invalid(
     deepest = max((path for path, _ in mistakes), key=len)
     found = [each for path, each in mistakes if path == deepest]
     field, kind, value = spelled(deepest), found[0]["type"], found[0]["input"]
-    if kind == "json_invalid":  # from JSON that was read before
+    if kind == "json_invalid":  # the JSON was parsed before, so only its depth can be the problem
         return ApiError(400, NESTED)
     if kind == "missing":
         return ApiError(400, f"{field} must be given", param=str(deepest[0]))
     if kind == "extra_forbidden":
         return refuse(FieldError(field, value, "is not known", "leave it out"))
     cause = found[0].get("ctx", {}).get("error")
-    if isinstance(cause, FieldError):  # of a sampler inside a sampler
+    if isinstance(cause, FieldError):  # raised by a sampler inside a sampler
         path = f"{field}.{cause.field}"
         return refuse(FieldError(path, cause.value, cause.problem, cause.remedy))
     return refuse(FieldError(field, value, _problem(found, nullable)))
@@ -107,7 +107,7 @@ def spelled(path: Path) -> str:
 
 
 def sent_at(field: str, sent: Any) -> Any:
-    """Return the value at a path of a request, or the part of it that holds the value."""
+    """Return the value at a path of a request, or the part that should hold it."""
     for place in re.findall(r"[^.\[\]]+", field):
         if isinstance(sent, dict) and place in sent:
             sent = sent[place]
@@ -117,7 +117,7 @@ def sent_at(field: str, sent: Any) -> Any:
 
 
 def _path(places: Path, sent: Any, *, is_missing: bool) -> Path:
-    """Return where in a request a mistake is, without the names of the types that its value may have."""
+    """Return the path of a mistake in a request, without the type names that pydantic adds to it."""
     path: list[int | str] = []
     absent = places[-1] if is_missing else None
     for place in places:
@@ -131,7 +131,7 @@ def _path(places: Path, sent: Any, *, is_missing: bool) -> Path:
 
 
 def _problem(mistakes: Sequence[Any], nullable: bool) -> str:
-    """Name the rule that a value breaks, or the values that it may have."""
+    """Return the rule that a value breaks, or the values that it may have."""
     for each in mistakes:
         if each["type"] in RULES:
             return RULES[each["type"]].format(**each["ctx"])
@@ -141,7 +141,7 @@ def _problem(mistakes: Sequence[Any], nullable: bool) -> str:
 
 
 def _values(mistake: Any) -> list[str]:
-    """Return the values that a mistake has missed."""
+    """Return the values that were expected in place of a wrong one."""
     if mistake["type"] == "literal_error":
         choices = re.split(r", | or ", mistake["ctx"]["expected"])
         return [CONSTANTS.get(choice, choice) for choice in choices]

@@ -28,7 +28,7 @@ from unmask.serving.sockets import Listener
 from unmask.text.prompts import TextModel
 
 log = logging.getLogger(__name__)
-DESCRIPTORS = 256  # besides those of connections
+DESCRIPTORS = 256  # in addition to one per connection
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -74,7 +74,7 @@ class Server(uvicorn.Server):
 
 
 def make_server(engine: Engine, settings: Settings) -> Server:
-    """Make the server of an engine, for bound sockets; it does not run yet."""
+    """Return the server of an engine, ready to run on bound sockets."""
     app = create_app(engine, settings)
     connections = Connections(
         settings.max_connections,
@@ -86,7 +86,7 @@ def make_server(engine: Engine, settings: Settings) -> Server:
         app,
         http=protocol,
         ws="none",
-        loop="asyncio",  # its accept goes through our sockets
+        loop="asyncio",  # it calls Listener.accept; uvloop does not
         log_config=None,
         access_log=False,
         lifespan="off",
@@ -98,7 +98,7 @@ def make_server(engine: Engine, settings: Settings) -> Server:
 def warm_up_server(
     model: TextModel, *, settings: Settings, limits: Limits, exact: bool | None = None
 ) -> float:
-    """Compile at every batch size that the server runs, and return the seconds it took."""
+    """Compile for every batch size that the server runs, and return the seconds it took."""
     began = perf_counter()
     if exact is None:
         exact = exact_costs_little(model)
@@ -106,13 +106,13 @@ def warm_up_server(
     length = config.new_tokens(model.info)
     blocks = -(-length // (config.block_size(model.info, length) or length))
     few_steps = replace(config, steps=min(config.steps or length, blocks * STEPS), stop=())
-    # the largest first: a pool of keys and values that grows takes its captured forwards along
+    # the largest first, because a pool of keys and values that grows drops its captured forwards
     for rows in (1,) if exact else reversed(batch_sizes(limits.max_rows)):
-        # not in halves: decisions on all rows must be compiled too
+        # without overlap, because decisions for all rows must be compiled too
         engine = Engine(model, limits, exact=exact, overlap=False)
         prompt = dummy_prompt(model.info, length)
         jobs = [engine.submit(prompt, settings.sampler, few_steps) for _ in range(rows)]
-        with engine:  # started when all are there, so that they share every step
+        with engine:  # starts after all are submitted, so that they share every step
             for job in jobs:
                 job.result()
     return perf_counter() - began
@@ -133,10 +133,10 @@ def serve(
     engine = Engine(model, limits, Metrics(), exact=exact)
     server = make_server(engine, settings)
     gc.collect()
-    gc.freeze()  # a full collection that looks at the modules of torch would hold up every request
+    gc.freeze()  # a full collection that also visits torch's modules would stall every request
     engine.start()
     try:
         server.run(sockets=list(sockets))
     finally:
-        engine.close(now=True)  # all connections are closed: no client waits for an answer
+        engine.close(now=True)  # all connections are closed, so no client waits for an answer
         gc.unfreeze()

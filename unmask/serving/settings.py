@@ -21,18 +21,18 @@ class Settings:
 
     Attributes:
         model_name: Name of the model in requests and answers.
-        sampler: The sampler of a request that names none.
-        sampler_name: Its name in answers.
-        samplers: Those that a request may name: all that are known at the start, and the server's own.
-        config: The settings of a request that names none.
-        api_key: Key that requests must send; None: everybody may call.
-        host: Address that it listens on; other Host headers are refused.
-        allowed_hosts: Further names in Host headers; "*": all.
-        cors: Origins allowed to call from a browser; "*": all.
-        max_body: Bytes of a request's body.
+        sampler: Sampler of requests that name none.
+        sampler_name: Name of that sampler in answers.
+        samplers: Samplers that a request may name: all registered ones, and the server's own.
+        config: Default settings of requests.
+        api_key: Key that requests must send. None means everybody may call.
+        host: Address that the server listens on; requests with another Host header are refused.
+        allowed_hosts: Further names allowed in Host headers; "*" allows all.
+        cors: Origins allowed to call from a browser; "*" allows all.
+        max_body: Largest body of a request, in bytes.
         body_seconds: Time for a body to arrive.
         max_streams: Concurrent streams.
-        max_connections: Open connections; fewer where the process may open fewer files.
+        max_connections: Open connections; fewer if the process may open fewer files.
         header_seconds: Time for the headers of a request to arrive.
         stall_seconds: Time for a client to read the bytes that were sent.
         heartbeat: Seconds of silence after which a stream sends a comment.
@@ -72,10 +72,10 @@ class Settings:
 
     @property
     def servable(self) -> dict[str, Sampler]:
-        """The samplers that rows of a shared forward can use."""
+        """The samplers whose rows can share forwards, by name."""
         return {name: one for name, one in self.samplers.items() if unservable(one) is None}
 
     def within(self, info: ModelInfo, limits: Limits) -> Settings:
-        """Return the settings for a model, its default number of new tokens capped by the limits."""
+        """Return the settings for a model, with its default number of new tokens capped by the limits."""
         length = min(self.config.new_tokens(info), limits.max_new_tokens)
         return replace(self, config=replace(self.config, max_new_tokens=length))

@@ -17,7 +17,8 @@ RETRY_SECONDS = 0.05
 class Listener(socket.socket):
     """A socket that turns clients away while the process has no descriptor left for them.
 
-    asyncio would log every attempt, thousands a second. A spare descriptor takes the client off the queue.
+    Otherwise asyncio would retry and log thousands of times a second. The socket releases a spare descriptor
+    to accept the waiting client and close its connection.
     """
 
     def __init__(self, *kind: Any, **more: Any) -> None:
@@ -33,7 +34,7 @@ class Listener(socket.socket):
                 raise
             self.out_of_descriptors(error)
         self._turn_away()
-        raise BlockingIOError  # asyncio comes back when the next client is there
+        raise BlockingIOError  # asyncio tries again when the next client arrives
 
     def close(self) -> None:
         self._release()
@@ -46,7 +47,7 @@ class Listener(socket.socket):
         except BlockingIOError:
             pass
         except OSError:
-            sleep(RETRY_SECONDS)  # the spare is gone: do not ask again at once
+            sleep(RETRY_SECONDS)  # still no descriptor: do not try again at once
         with suppress(OSError):
             self._spare = os.open(os.devnull, os.O_RDONLY)
 

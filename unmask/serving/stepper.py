@@ -1,7 +1,7 @@
 """One reverse step of many requests: predict, decide, commit.
 
 A large batch has two halves that take turns. While the host commits a step of one, the device runs the other.
-A request that fails ends alone.
+A failing request ends alone.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from unmask.text.prompts import TextModel
 from unmask.types import Prediction, Step
 
 log = logging.getLogger(__name__)
-OVERLAP_COLUMNS = 1536  # of all rows, from which on halves of a batch are as fast per column as the whole
+OVERLAP_COLUMNS = 1536  # of all rows; from here on, half a batch is as fast per column as the whole
 Result = TypeVar("Result")
 
 
@@ -37,9 +37,9 @@ class BegunStep(NamedTuple):
     """Requests whose first forward is queued on the device."""
 
     requests: Sequence[RunningRequest]
-    groups: Sequence[Sequence[RunningRequest]]  # that share a forward which is not queued yet
-    evaluations: int  # forwards that are queued
-    forwards: int  # rows in them
+    groups: Sequence[Sequence[RunningRequest]]  # groups whose forward is not queued yet
+    evaluations: int  # queued forwards
+    forwards: int  # rows of the queued forwards
 
 
 class PendingStep(NamedTuple):
@@ -47,7 +47,7 @@ class PendingStep(NamedTuple):
 
     requests: Sequence[RunningRequest]
     decided: Sequence[Decided]
-    predictions: Sequence[Sequence[Prediction]]  # of each request of a decision
+    predictions: Sequence[Sequence[Prediction]]  # of each request, by decision
     read: Callable[[], list[list[Outcome]]]  # waits for the decisions
     evaluations: int
     forwards: int
@@ -77,10 +77,10 @@ class Stepper:
         self.busy_since = 0.0  # when the last step was committed, or the device got work after a pause
 
     def step(self, running: Sequence[RunningRequest], committed: Callable[[Tick], None]) -> None:
-        """Take one step of every request, or of one half of them while the other is queued.
+        """Take one step of every request, or of one half while the other is queued.
 
-        Call `committed` when the step is committed. Only the first forward of the other half is queued
-        before, as a long queue would hold up the host; the rest follows.
+        Call `committed` when the step is committed. Only the first forward of the other half is queued before
+        that, because a long queue would hold up the host. The rest is queued afterwards.
         """
         began = perf_counter()
         first, self.pending = self.pending, None
@@ -89,7 +89,7 @@ class Stepper:
             first = self._queue(running[::2] if self._is_large(running) else running)
         taken = {id(request) for request in first.requests}
         rest = [request for request in running if id(request) not in taken]
-        even = 0 < len(rest) <= 2 * len(first.requests)  # else the batch is split anew
+        even = 0 < len(rest) <= 2 * len(first.requests)  # otherwise split the batch anew in the next step
         second = self._begin(rest) if even and self._is_large(running) else None
         steps, now = self._commit(first), perf_counter()
         seconds, self.busy_since = now - self.busy_since, now
@@ -106,14 +106,15 @@ class Stepper:
             self.pending = self._decide(second)
 
     def forget(self) -> None:
-        """Drop the half that the device works on: its requests have failed or left."""
+        """Drop the half that the device works on, because its requests have failed or left."""
         self.pending = None
 
     def _is_large(self, running: Sequence[RunningRequest]) -> bool:
-        """Whether half of the requests keep the device busy.
+        """Return whether half of the requests keep the device busy.
 
-        Halves with a block cache would take turns in the place that a compiled model has for keys and values.
-        With an exact cache, a forward takes as long as its weights take to arrive: two would take twice that.
+        Requests with caches are not split. With block caches, the halves of a compiled model would keep
+        swapping keys and values in its store. With exact caches, a forward takes as long as loading the
+        weights, so two halves take twice as long.
         """
         if not self.overlap or any(request.cache is not None for request in running):
             return False
@@ -132,7 +133,7 @@ class Stepper:
         return BegunStep(requests, groups[1:], queued, sum(map(len, groups[:1])))
 
     def _decide(self, step: BegunStep) -> PendingStep:
-        """Queue the other forwards of some requests, and their decisions. Leave out those that have ended."""
+        """Queue the remaining forwards and the decisions of a step, without requests that have ended."""
         groups = [live for group in step.groups if (live := list(filter(is_live, group)))]
         evaluations = step.evaluations + self._run_forwards(groups)
         for request in step.requests:
@@ -147,7 +148,7 @@ class Stepper:
         return PendingStep(step.requests, decided, predictions, read, evaluations, forwards)
 
     def _commit(self, step: PendingStep) -> list[Step]:
-        """Wait for the decisions of some requests, and commit them row by row."""
+        """Wait for the decisions of a step, and commit them row by row."""
         steps = []
         for decided, predictions, outcomes in zip(step.decided, step.predictions, step.read(), strict=True):
             rows = zip(decided.requests, predictions, outcomes, strict=True)
@@ -175,7 +176,7 @@ class Stepper:
         work: Callable[[Sequence[RunningRequest]], Result],
         requests: Sequence[RunningRequest],
     ) -> list[Result]:
-        """Do some work on all requests; if that fails, on each alone, and end those that fail again."""
+        """Run `work` on all requests. If it fails, run it on each alone, and end those that fail again."""
         try:
             return [work(requests)]
         except Exception as error:
@@ -187,8 +188,8 @@ class Stepper:
 
 
 def predictions_of(decided: Decided) -> Sequence[Prediction]:
-    """Return the prediction of each request; if none reads it, the first row's stands in for all."""
-    count = len(decided.requests)  # compiled, a batch may have more rows
+    """Return the prediction of each request, or copies of the first if no request reads its own."""
+    count = len(decided.requests)  # a compiled batch may have more rows, to fill it up
     if decided.requests[0].reads_prediction:
         return decided.prediction.split()[:count]
     return [decided.prediction.take(slice(0, 1))] * count
@@ -201,7 +202,7 @@ def commit_row(
     outcome: Outcome,
     requests: Sequence[RunningRequest],
 ) -> Step:
-    """Commit the decision on one request, and show it to its sender."""
+    """Commit the decision of one request, and show it to its sender."""
     [request] = requests
     job, block = request.job, request.turn.number
     if job.candidates:
@@ -220,12 +221,12 @@ def commit_row(
 
 
 def is_live(request: RunningRequest) -> bool:
-    """Whether the job of a request goes on: nobody cancelled it, and it has not failed."""
+    """Return whether the job of a request goes on: it was not cancelled and has not failed."""
     return not request.job.future.done()
 
 
 def count_tokens(steps: Iterable[Step]) -> dict[str, int]:
-    """Return how many tokens some single-row steps committed, by what committed them."""
+    """Return how many tokens single-row steps committed, by what committed them."""
     commits: dict[str, list[Tensor]] = {"accepted": [], "forced": [], "leftovers": []}
     for step in steps:
         by = "leftovers" if step.leftover else "forced" if step.decision.forced else "accepted"
