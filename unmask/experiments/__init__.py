@@ -1,4 +1,4 @@
-"""Every table and figure of the LESS paper: the runs it needs, and how it is built from them."""
+"""The tables and figures of the LESS paper and of further studies: their runs, and how they are built."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from unmask.experiments.experiment import Experiment
 
 __all__ = ["EXPERIMENTS", "NEEDS_GRID", "Experiment", "get_experiment"]
 
-# name -> module, in the order of the results page and of `all`: the most important first
+# name -> module, the most important first; the results page and `all` keep this order
 EXPERIMENTS: dict[str, str] = {
     "headline": "headline",
     "single-signal": "single_signal",
@@ -29,11 +29,11 @@ EXPERIMENTS: dict[str, str] = {
     "frontier": "frontier",
     "evidence": "evidence",
 }
-NEEDS_GRID = ("evidence",)  # left out of `all` without a grid of models
+NEEDS_GRID = ("evidence",)  # `all` leaves these out if no grid of models is given
 
 
 def get_experiment(name: str) -> Experiment:
-    """Return the experiment of this name."""
+    """Return the experiment with this name."""
     if name not in EXPERIMENTS:
         one_of("experiment", name, ("all", *EXPERIMENTS))
     experiment: Experiment = import_module(f"unmask.experiments.{EXPERIMENTS[name]}").EXPERIMENT

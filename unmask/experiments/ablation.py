@@ -57,7 +57,7 @@ def ablation(
 
 
 def picture(name: str, all_cells: Sequence[Cells], against: str = FULL) -> Picture:
-    """Draw the differences to full LESS as bars."""
+    """Return a bar chart of the differences to `against`."""
 
     def draw() -> Figure:
         labels = [label for label in all_cells[0].rows if label != against]
@@ -79,5 +79,5 @@ def _message(values: Mapping[str, stats.Estimate]) -> str:
 
 
 def points(cells: Cells, label: str, against: str = FULL) -> stats.Estimate:
-    """Return the macro accuracy of a variant minus that of full LESS."""
+    """Return the macro accuracy of a variant minus that of `against`, in points."""
     return stats.difference(cells.rows[against], cells.rows[label])

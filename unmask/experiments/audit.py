@@ -24,17 +24,17 @@ SAMPLES = 50  # per task, as in the paper
 
 @dataclass(slots=True)
 class Trail:
-    """One sample, step by step."""
+    """The counts of one sample, with an entry per step."""
 
     commits: list[int] = field(default_factory=list)
-    forced: list[bool] = field(default_factory=list)  # the fallback acted
-    empty: list[bool] = field(default_factory=list)  # nothing was eligible
+    forced: list[bool] = field(default_factory=list)  # whether the fallback acted
+    empty: list[bool] = field(default_factory=list)  # whether nothing was eligible
     flips: list[int] = field(default_factory=list)  # masked positions whose top-1 token changed
-    watched: list[int] = field(default_factory=list)  # masked positions that had a step before
+    watched: list[int] = field(default_factory=list)  # masked positions that an earlier step of the block saw
 
 
 def audited(lab: Lab, run: Run) -> list[Trail]:
-    """Return the trails of a run's first samples. They are kept like a run."""
+    """Return the trails of a run's first samples. Like a run, they are kept in the store."""
     samples = lab.samples(run.task, SAMPLES)
     settings = {
         "task": run.task,
@@ -77,7 +77,7 @@ class _Counter:
     trails: list[Trail]
     mask_id: int
     block: int = -1
-    before: Tensor | None = None  # [B, W] top-1 tokens of the last step in this block
+    before: Tensor | None = None  # [B, W] top-1 tokens of the previous step in this block
 
     def add(self, step: Step) -> None:
         """Count a step for every row that took it."""

@@ -18,7 +18,7 @@ from unmask.samplers import SAMPLERS
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-SHARES = (0.25, 0.5, 1.0, 2.0)  # of the canvas length: 64, 128, 256 and 512 steps for 256 tokens
+SHARES = (0.25, 0.5, 1.0, 2.0)  # steps / canvas length: 64, 128, 256 and 512 steps for 256 tokens
 
 
 def _declare(lab: Lab) -> dict[RunKey, Run]:
@@ -33,7 +33,7 @@ def _declare(lab: Lab) -> dict[RunKey, Run]:
 
 
 def _steps(share: float, tokens: int) -> int | None:
-    """Return the budget. One step per token is None, so that other experiments share the run."""
+    """Return the budget, or None for one step per token, so that other experiments share the run."""
     return None if share == 1 else round(share * tokens)
 
 
@@ -82,7 +82,7 @@ def _picture(all_cells: Sequence[Cells]) -> Picture:
             for number, task in enumerate(cells.tasks):
                 found = [stats.accuracy({task: one[task]}) for one in cells.rows.values()]
                 panel.errorbar(
-                    [(1 + 0.04 * number) * budget for budget in budgets],  # side by side
+                    [(1 + 0.04 * number) * budget for budget in budgets],  # tasks side by side
                     [estimate.value for estimate in found],
                     yerr=[flat(ends) for ends in zip(*map(drawing.reach, found), strict=True)],
                     label=methods.title(task),

@@ -47,7 +47,7 @@ def allowed(sampler: Sampler, cache: str) -> bool:
 
 
 def _declare(lab: Lab) -> dict[RunKey, Run]:
-    """Return a run per model, method with cache, and task."""
+    """Return a run per model, method, cache and task."""
     return {
         (model, _row(label, cache), task): lab.run(
             model, task, sampler, cache=CACHES[cache], block_length=BLOCK
@@ -75,7 +75,7 @@ def _build(lab: Lab, cells: Sequence[Cells]) -> Report:
 
 
 def _pairs(cells: Cells) -> list[tuple[str, str]]:
-    """Return method and cache of every row."""
+    """Return the method and the cache of every row."""
     labels = dict.fromkeys(row.rpartition(", ")[0] for row in cells.rows)
     return [(label, cache) for label in labels for cache in CACHES if _row(label, cache) in cells.rows]
 
@@ -143,7 +143,7 @@ def _cell(outcome: Outcome) -> str:
 
 
 def _findings(cells: Cells) -> list[Finding]:
-    """Test the cost of a cache to each method, and whether LESS still saves forwards with it."""
+    """Test what each cache costs each method, and whether LESS still saves forwards with it."""
     model, results = short(cells.model), []
     for label, cache in _pairs(cells):
         if cache != NONE:
@@ -158,7 +158,7 @@ def _findings(cells: Cells) -> list[Finding]:
 
 
 def _sights(lab: Lab, model: str, cache: str) -> list[Sight]:
-    """Return the signals on the first samples of every math and code task. They are kept like a run."""
+    """Return the signals on the first samples of every math and code task. Like a run, they are kept."""
     return [sight for task in lab.tasks(model, methods.HARD) for sight in _watched(lab, model, cache, task)]
 
 
@@ -209,7 +209,7 @@ def _sight_table(sights: Mapping[str, Mapping[str, Sequence[Sight]]]) -> Table:
 
 
 def _sight_findings(model: str, caches: Mapping[str, Sequence[Sight]]) -> list[Finding]:
-    """Test whether stale keys make steps more alike, on the same samples under the same schedule."""
+    """Test whether stale keys make successive steps more alike, on the same samples and schedule."""
     results = []
     for cache in CACHES:
         if cache != NONE:
@@ -262,7 +262,7 @@ def _place(cells: Cells, label: str, cache: str) -> tuple[float, float]:
 
 
 def _draw_methods(axes: Axes, cells: Cells) -> None:
-    """Draw the caches of each method, joined by a line."""
+    """Draw a point for each method and cache, and join the points of a method by a line."""
     for label in dict.fromkeys(label for label, _ in _pairs(cells)):
         caches = [cache for of, cache in _pairs(cells) if of == label]
         places = [_place(cells, label, cache) for cache in caches]

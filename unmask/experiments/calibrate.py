@@ -28,7 +28,7 @@ DIVERGENCES = (0.020, 0.040, 0.080)
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A bound that a setting must keep: on the points lost against Base, or on the steps."""
+    """A bound on the points lost against Base or, if `max_steps` is given, on the steps."""
 
     max_loss: float
     max_steps: float | None
@@ -56,14 +56,14 @@ class Target:
         return self.finding("", base, mine).verdict == "holds"
 
     def miss(self, base: Mapping[str, Outcome], mine: Mapping[str, Outcome]) -> float:
-        """Return by how much the worst end of the interval misses the target."""
+        """Return how far the worse end of the interval misses the target."""
         if self.max_steps is not None:
             return max(0.0, stats.steps(mine).high - self.max_steps)
         return max(0.0, -self.max_loss - stats.difference(base, mine).low)
 
 
 def candidates() -> dict[str, LESS]:
-    """Return the settings of c, d, P and the policy to choose from."""
+    """Return the candidate settings of c, d, P and the policy, by label."""
     swept = [LESS(min_confidence=c, max_jsd=d) for c in CONFIDENCES for d in DIVERGENCES]
     deeper = [replace(one, persistence=3) for one in swept if one.max_jsd == 0.040]
     other = [replace(one, policy="all", block_policy="run") for one in swept if one.max_jsd == 0.040]
@@ -84,8 +84,8 @@ def _samplers(family: str, task: str) -> dict[str, Sampler]:
 def choose(rows: Mapping[str, Mapping[str, Outcome]], target: Target) -> str:
     """Return the setting that meets the target best.
 
-    With a bound on the loss: the fewest forwards among the settings whose whole interval meets it. With a
-    bound on steps: the most accurate of them. If none meets it, the one that misses it least.
+    Only settings whose whole interval meets the target count. A bound on the loss selects the one with the
+    fewest forwards, a bound on steps the most accurate one. If none counts, return the one that misses least.
     """
     names = [name for name in rows if name != "Base"]
     sure = [name for name in names if target.met(rows["Base"], rows[name])]
@@ -160,7 +160,7 @@ def _tables(cells: Cells, name: str, target: Target) -> tuple[Table, ...]:
 
 
 def _held_out(cells: Cells, target: Target) -> tuple[Table, ...]:
-    """Choose without each task, and judge the choice on that task."""
+    """Choose a setting without each task in turn, and judge it on that task."""
     if len(cells.tasks) < 2:
         return ()
     rows = []

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 # Okabe and Ito's palette, without yellow, which is invisible on white
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000", "#7F7F7F")
-# colour, marker and size of a method and of all its forms, in every figure
+# colour, marker and marker size of each method and its variants
 METHODS = {
     "LESS": ("#D55E00", "*", 13.0),
     "First mask": ("#0072B2", "D", 7.5),
@@ -27,9 +27,9 @@ METHODS = {
     "KLASS": ("#009E73", "s", 7.0),
     "Threshold": ("#CC79A7", "^", 7.5),
     "Prophet": ("#E69F00", "v", 7.5),
-    "": ("#56B4E9", "h", 7.0),  # any other
+    "": ("#56B4E9", "h", 7.0),  # any other method
 }
-# Tol's muted colours and a marker each, for tasks: no colour of a method
+# colour and marker of tasks; the colours are from Tol's muted palette, and no method has them
 TASKS = (("#332288", "o"), ("#882255", "s"), ("#44AA99", "^"), ("#999933", "D"))
 STYLE: Any = {
     "font.size": 9,
@@ -45,8 +45,8 @@ STYLE: Any = {
     "axes.facecolor": "white",
 }
 DPI = 160
-WIDTH = 12  # letters of a title per inch
-COLUMN = 1.9  # width of a legend's column, inches
+WIDTH = 12  # characters of a title per inch
+COLUMN = 1.9  # width of a legend column in inches
 CEILING = 101.0  # percent; above 100, so that 100 is finite on a logarithmic axis of errors
 TICKS = (0, 20, 40, 60, 70, 80, 85, 90, 95, 98, 100)
 
@@ -71,7 +71,7 @@ def panels(
 
 
 def save_png(figure: Figure, path: Path) -> Path:
-    """Write a figure with a palette, which makes it small. The same figure gives the same bytes."""
+    """Write a figure as a small PNG with a palette. Equal figures give equal bytes."""
     from PIL import Image
 
     drawn = BytesIO()
@@ -84,12 +84,12 @@ def save_png(figure: Figure, path: Path) -> Path:
 
 
 def method(label: str) -> str:
-    """Return the method that a label names or is a form of: LESS of "LESS, released"."""
+    """Return the method that a label begins with, such as LESS for "LESS, released"."""
     return next(name for name in METHODS if label.startswith(name))
 
 
 def colour(label: str) -> str:
-    """Return the colour of a method, lighter for another form of it."""
+    """Return the colour of a method, or a lighter one for a variant of it."""
     own = METHODS[method(label)][0]
     return own if label in METHODS else light(own)
 
@@ -103,7 +103,7 @@ def light(colour: str) -> str:
 
 
 def look(label: str, *, filled: bool | None = None) -> dict[str, Any]:
-    """Return colour and marker of a method. A form of it is hollow, unless `filled` says otherwise."""
+    """Return the colour and marker of a method. A variant is hollow unless `filled` says otherwise."""
     own, marker, size = METHODS[method(label)]
     solid = label in METHODS if filled is None else filled
     return {
@@ -117,16 +117,16 @@ def look(label: str, *, filled: bool | None = None) -> dict[str, Any]:
 
 
 def task_look(number: int) -> dict[str, Any]:
-    """Return colour and marker of the n-th task of a figure."""
+    """Return the colour and marker of the n-th task of a figure."""
     own, marker = TASKS[number % len(TASKS)]
     return {"color": own, "marker": marker, "markersize": 4, "linewidth": 1.4}
 
 
 def title(axes: Axes, subject: str, message: str) -> None:
-    """Write the subject of a panel above it and, below that, its message."""
+    """Write the subject and, below it, the message above a panel."""
     grid = axes.get_subplotspec().get_gridspec()  # type: ignore[union-attr]
     width = int(WIDTH * axes.figure.get_figwidth() / grid.ncols)  # type: ignore[union-attr]
-    whole = message.replace(" = ", "\u00a0=\u00a0").replace(" %", "\u00a0%")  # not torn apart
+    whole = message.replace(" = ", "\u00a0=\u00a0").replace(" %", "\u00a0%")  # no line break inside
     lines = [part for line in whole.splitlines() for part in wrap(line, width)]
     axes.set_title(subject, loc="left", fontsize=10, fontweight="bold", pad=6 + 11 * len(lines))
     axes.annotate("\n".join(lines), (0, 1), (0, 5), "axes fraction", "offset points", fontsize=8.5)
@@ -166,7 +166,8 @@ def accuracy_axis(axes: Axes) -> None:
         return -np.log10(np.maximum(CEILING - accuracy, 0.1))
 
     def back(height: Any) -> Any:
-        return np.round(CEILING - 10.0**-height, 9)  # rounded, so that a single value is not a tiny range
+        # without rounding, the axis of a single value would become a tiny range
+        return np.round(CEILING - 10.0**-height, 9)
 
     axes.set_yscale("function", functions=(up, back))
     axes.yaxis.set_major_locator(FixedLocator(TICKS))
@@ -177,7 +178,7 @@ def accuracy_axis(axes: Axes) -> None:
 def name_points(figure: Figure, axes: Axes, names: Mapping[str, tuple[float, float]]) -> None:
     """Write a name beside each point, where it covers the fewest points, lines and other names.
 
-    Call it last: it fixes the layout of the figure.
+    Call it last, because it freezes the layout of the figure.
     """
     from matplotlib.patheffects import withStroke
 
@@ -217,7 +218,7 @@ def name_points(figure: Figure, axes: Axes, names: Mapping[str, tuple[float, flo
 
 
 STRONG = ("LESS", "First mask")  # the methods whose names stand out
-# from near to far, in points
+# where a name may go, relative to its point, in points, nearest first
 OFFSETS = [
     (1.6 * reach * cos(turn * pi / 8), reach * sin(turn * pi / 8))
     for reach in (9, 14, 20, 28, 38, 50, 64, 80, 100)
@@ -226,7 +227,7 @@ OFFSETS = [
 
 
 def _ink(axes: Axes) -> Any:
-    """Return places that names should not cover: points, and lines and intervals every few pixels."""
+    """Return pixels that names should not cover: around markers, and along lines and intervals."""
     import numpy as np
     from matplotlib.collections import LineCollection
 
@@ -240,7 +241,7 @@ def _ink(axes: Axes) -> Any:
         for start, end in pairwise(ends):
             dots += list(np.linspace(start, end, ceil(hypot(*(end - start)) / 8) + 1))
     for line in axes.lines:
-        if line.get_marker() not in ("None", "|", "_"):  # not the caps of intervals
+        if line.get_marker() not in ("None", "|", "_"):  # skip the caps of intervals
             radius = line.get_markersize() * axes.figure.dpi / 144
             ring = [(radius * cos(turn * pi / 4), radius * sin(turn * pi / 4)) for turn in range(8)]
             dots += [
@@ -250,13 +251,13 @@ def _ink(axes: Axes) -> Any:
 
 
 def _moved(box: Bbox, right: float, up: float, scale: float) -> Bbox:
-    # a name beside its point starts or ends there
+    # a name to the left or right of its point ends or starts at the offset; one above or below is centred
     half = 0.5 * box.width * max(-1.0, min(1.0, right / 14))
     return box.translated(right * scale + half, up * scale)
 
 
 def _clutter(box: Bbox, frame: Bbox, own: Any, rivals: Any, dots: Any, taken: Sequence[Bbox]) -> float:
-    """Return how badly a name stands in a box: on ink, on other names, far away or nearer to other points."""
+    """Return the penalty of a box for a name. It should cover nothing and be near its own point alone."""
     wide = box.padded(2)
     covered = sum(((dots > (wide.x0, wide.y0)) & (dots < (wide.x1, wide.y1))).all(1)) if len(dots) else 0
     away = _distance(box, own)
@@ -280,7 +281,7 @@ def bars(
     digits: int = 1,
     zero: bool = False,
 ) -> None:
-    """Draw horizontal bars with intervals and numbers, the first on top. `zero` is for differences."""
+    """Draw horizontal bars with intervals and numbers, first on top. `zero` adds signs and a zero line."""
     positions = list(range(len(values)))[::-1]
     estimates = list(values.values())
     reaches = [reach(estimate) for estimate in estimates]
@@ -316,7 +317,7 @@ def bars(
 
 
 def points(axes: Axes, series: Mapping[str, tuple[Estimate, Estimate]]) -> None:
-    """Draw accuracy over forwards of methods, with intervals in both directions."""
+    """Draw the accuracy of methods over their forwards, with intervals in both directions."""
     accuracy_axis(axes)
     for name, (cost, quality) in series.items():
         axes.errorbar(
@@ -333,7 +334,7 @@ def points(axes: Axes, series: Mapping[str, tuple[Estimate, Estimate]]) -> None:
 
 
 def reach(estimate: Estimate) -> list[list[float]]:
-    """Return how far an error bar goes down and up, or zeros without an interval."""
+    """Return how far an error bar goes down and up, or zeros if there is no interval."""
     if isinf(estimate.low):
         return [[0.0], [0.0]]
     # the interval of a skewed bootstrap may not contain the value
@@ -341,7 +342,7 @@ def reach(estimate: Estimate) -> list[list[float]]:
 
 
 def violins(axes: Axes, groups: Sequence[Sequence[float]], labels: Sequence[str], colour: str) -> None:
-    """Draw a violin with a box inside per group. A group of equal numbers has only its box."""
+    """Draw a violin with a box inside for each group. A group of equal numbers has only a box."""
     positions = list(range(1, len(groups) + 1))
     wide = [
         (position, group)

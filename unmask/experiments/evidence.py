@@ -1,8 +1,7 @@
-"""A grid of models, all small tasks, every sampler tuned with the same number of settings.
+"""Compare samplers on a grid of models and all small tasks, each tuned over the same number of settings.
 
-Every setting decodes the test items. Half of them choose a sampler's setting for the other half, and the
-other way round, so every item is judged at a setting that was chosen without it. All settings make a
-sampler's curve.
+Every setting decodes the test items. Each half of the items chooses a sampler's setting for the other half,
+so every item is judged at a setting that was chosen without it. All settings make a sampler's curve.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from unmask.experiments.lab import Lab, Missing
 from unmask.experiments.runs import Run
 from unmask.text.config import GenerationConfig
 
-PROMPTS = 8  # per task, for the calibration without labels
+PROMPTS = 8  # prompts per task for the calibration without labels
 GATE = ("min_confidence", (0.6, 0.75, 0.9, 0.95))
 METHODS = (  # four settings each
     Method(label="Base", preset="base", other={"dream": "base-entropy"}, sweep=("steps", (16, 32, 64, 128))),
@@ -47,7 +46,7 @@ METHODS = (  # four settings each
 
 
 def declare(lab: Lab, study: Sequence[Method] = METHODS) -> dict[RunKey, Run]:
-    """Return the runs. From records alone, leave out the samplers of a model that lack one."""
+    """Return the runs. With `records_only`, leave out the samplers of a model that lack a record."""
     if not lab.grid:
         raise Missing("evidence needs a grid of models; name its folder with --grid")
     found: dict[RunKey, Run] = {}
@@ -67,7 +66,7 @@ def declare(lab: Lab, study: Sequence[Method] = METHODS) -> dict[RunKey, Run]:
 
 
 def _run(lab: Lab, method: Method, model: str, task: str, changes: Changes) -> Run:
-    """Return a run; a number of steps is for the usual canvas, and grows with it."""
+    """Return a run. Scale a number of steps, given for the usual canvas, to the canvas of the task."""
     scaled = dict(changes)
     if "steps" in scaled:
         scaled["steps"] = int(scaled["steps"] * get_task(task).max_new_tokens / CANVAS)
@@ -75,7 +74,7 @@ def _run(lab: Lab, method: Method, model: str, task: str, changes: Changes) -> R
 
 
 def agreements(lab: Lab, model: str) -> list[Agreement]:
-    """Return the agreement of every bar with the careful rule, on dev prompts, whose answers nobody reads."""
+    """Return the agreement of every bar with the careful rule on dev prompts, without their answers."""
     tasks = [task for task in lab.tasks(model) if _is_plain(lab, task)]
     settings: dict[str, Any] = {"tasks": tasks, "prompts": PROMPTS, "bars": list(BARS)}
 
@@ -89,7 +88,7 @@ def agreements(lab: Lab, model: str) -> list[Agreement]:
 
 
 def _agreements_if_kept(lab: Lab, model: str) -> list[Agreement]:
-    """Return the agreements, or none if only records count and there are none."""
+    """Return the agreements, or none if they are not kept and cannot be measured."""
     try:
         return agreements(lab, model)
     except Missing:
@@ -97,13 +96,13 @@ def _agreements_if_kept(lab: Lab, model: str) -> list[Agreement]:
 
 
 def _is_plain(lab: Lab, task: str) -> bool:
-    """Return whether a task decodes the usual canvas, all of it."""
+    """Return whether a task decodes all of a canvas of the usual length."""
     given = "around" in lab.samples(task, 1, protocol="dev")[0].meta
     return get_task(task).max_new_tokens == CANVAS and not given
 
 
 def measured(lab: Lab, all_cells: Sequence[Cells]) -> Mapping[RunKey, Run]:
-    """Measure the agreements; there are no further runs."""
+    """Measure the agreements. Return no further runs."""
     for cells in all_cells:
         _agreements_if_kept(lab, cells.model)
     return {}

@@ -1,4 +1,4 @@
-"""The questions that `evidence` answers, with verdicts that are corrected for the number of comparisons."""
+"""The findings of `evidence`, corrected for the number of comparisons."""
 
 from __future__ import annotations
 
@@ -22,16 +22,17 @@ from unmask.experiments.judged import (
 from unmask.experiments.ranking import agreement, spearman
 from unmask.experiments.report import ALPHA, Finding, Verdict, corrected
 
-RIVALS_BY_TASK = (BASE, END_RULE, "First mask, accurate")  # they write in another order, the last one nearly
-KEPT = 1.0  # points; less is no loss
+# the first two write in another order than the recommended sampler, the last in nearly the same
+RIVALS_BY_TASK = (BASE, END_RULE, "First mask, accurate")
+KEPT = 1.0  # points; a smaller loss does not count
 SAME_RANKING = 0.6  # Kendall's tau
-FEWEST_RANKED = 5  # samplers; the order of fewer says little
+FEWEST_RANKED = 5  # samplers; a ranking of fewer says little
 
 
 def on_the_frontier(judged: Sequence[Judged]) -> list[Finding]:
-    """Test for every model that no sampler of at most its forwards is more accurate.
+    """Test for every model that no sampler with at most as many forwards beats the recommended one.
 
-    A rival is tested unless it needs more forwards for sure. Where rivals did not run, nothing holds.
+    Skip a rival that surely needs more forwards. If a rival did not run, the claim cannot hold.
     """
     judged = [one for one in judged if one.ran(RECOMMENDED)]
     cheap = [
@@ -61,9 +62,9 @@ def on_the_frontier(judged: Sequence[Judged]) -> list[Finding]:
 
 
 def task_gaps(judged: Sequence[Judged]) -> dict[tuple[str, str, str], tuple[int, stats.Estimate]]:
-    """Return the points of the recommended sampler to others, by family, task and rival, and the models.
+    """Return the number of models and the recommended sampler's gain, by family, task and rival.
 
-    The difference on an item is its mean over the models of a family, so models do not count as new items.
+    An item counts once, with its mean gain over the models of a family.
     """
     gaps = {}
     for family, group in by_family(judged).items():
@@ -79,7 +80,7 @@ def task_gaps(judged: Sequence[Judged]) -> dict[tuple[str, str, str], tuple[int,
 
 
 def loses(judged: Sequence[Judged]) -> list[Finding]:
-    """Return the tasks where a rival is better for sure, and how many comparisons are left open."""
+    """Return a finding that counts the verdicts of all comparisons, and one for each that a rival wins."""
     gaps = task_gaps(judged)
     claims = [
         (f"{family}: {rival} is more accurate than {RECOMMENDED} on {methods.title(task)}", gap.scaled(-1))
@@ -96,7 +97,7 @@ def loses(judged: Sequence[Judged]) -> list[Finding]:
 
 
 def gate(judged: Sequence[Judged]) -> list[Finding]:
-    """Test whether LESS's gate earns accuracy at the same bar, and whether that depends on the model."""
+    """Test whether the gate of LESS gains accuracy at the same bar, and whether worse models gain more."""
     able = [one for one in judged if one.ran(GATED, UNGATED)]
     if not able:
         return []
@@ -110,7 +111,7 @@ def gate(judged: Sequence[Judged]) -> list[Finding]:
     found = corrected(claims)
     kinds = [[one for one in group if one.ran(BASE)] for group in by_kind(able).values()]
     kinds = [group for group in kinds if group]
-    if len(kinds) > 3:  # seeds of a kind are much alike
+    if len(kinds) > 3:  # kinds rather than models, because seeds of a kind are much alike
         quality = [fmean(stats.accuracy(one.tuned[BASE]).value for one in group) for group in kinds]
         trend, p = spearman(quality, [_gate_gain(group).value for group in kinds])
         verdict: Verdict = "undecided" if p >= ALPHA else "holds" if trend < 0 else "does not hold"
@@ -137,7 +138,7 @@ def without_labels(judged: Sequence[Judged]) -> list[Finding]:
 
 
 def rankings(judged: Sequence[Judged]) -> list[Finding]:
-    """Test whether samplers rank alike, by AUP, in other seeds and sizes, where models rank them at all."""
+    """Test whether samplers rank alike by AUP across seeds and sizes. Skip models with equal AUPs."""
     claims = []
     for family, group in by_family(judged).items():
         sizes = by_size([one for one in group if len({area for area, _ in one.areas.values()}) > 1])

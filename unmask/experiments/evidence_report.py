@@ -93,7 +93,7 @@ def _models(judged: Sequence[Judged]) -> Table:
 
 
 def _tuned(judged: Sequence[Judged]) -> Table:
-    """Return accuracy, forwards and AUP of every sampler, tuned on the other half of the items."""
+    """Return the accuracy, forwards and AUP of every sampler, tuned on the other half of the items."""
     rows, data = [], []
     for one in judged:
         for method, outcomes in one.tuned.items():
@@ -113,7 +113,7 @@ def _tuned(judged: Sequence[Judged]) -> Table:
 
 
 def _against_all(sampler: str, models: Mapping[str, Sequence[Judged]], name: str) -> Table:
-    """Return a sampler against every other, over the models of a group."""
+    """Compare a sampler with every other, over the models of each group."""
     groups = [
         (label, rival, [one for one in group if one.ran(rival, sampler)])
         for label, group in models.items()
@@ -137,7 +137,7 @@ def _against_all(sampler: str, models: Mapping[str, Sequence[Judged]], name: str
 
 
 def _main_tables(judged: Sequence[Judged]) -> list[Table]:
-    """Return the main table of the paper for each family, at the size with most seeds."""
+    """Return the main table of each family, at the size with the most seeds."""
     found = []
     for group in most_seeds(judged):
         samplers = [label for label in group[0].tuned if all(label in one.tuned for one in group)]
@@ -160,7 +160,7 @@ def _mean_cell(group: Sequence[Judged], sampler: str, tasks: Sequence[str]) -> s
 
 
 def _pairs(judged: Sequence[Judged]) -> Table:
-    """Return the recommended sampler against every other, corrected for the number of pairs."""
+    """Compare the recommended sampler with every other on each model, corrected for the number of pairs."""
     pairs = [
         (one, rival) for one in judged for rival in one.tuned if rival != RECOMMENDED and one.ran(RECOMMENDED)
     ]
@@ -220,7 +220,7 @@ def _by_task(judged: Sequence[Judged]) -> Table:
 
 
 def _without_tasks(judged: Sequence[Judged]) -> Table:
-    """Return what the rule says if a task is left out."""
+    """Return what the rule recommends without each task."""
     rows = []
     for task in judged[0].cells.tasks:
         others = [one.without(task) for one in judged]
@@ -240,7 +240,7 @@ def _without_tasks(judged: Sequence[Judged]) -> Table:
 
 
 def _bars(judged: Sequence[Judged]) -> Table:
-    """Return the bars chosen with and without labels, and the points between them."""
+    """Return the bars chosen with and without labels, and their difference in points."""
     rows = []
     for one in (one for one in judged if one.bars and one.ran(RECOMMENDED)):
         settings, bar = one.bar_settings, one.unlabelled_bar
@@ -266,7 +266,7 @@ def _bars(judged: Sequence[Judged]) -> Table:
 
 
 def _picture(judged: Sequence[Judged], name: str) -> Picture:
-    """Draw accuracy over forwards: a panel per family at the size with most seeds, or per size and family."""
+    """Draw accuracy over forwards. `evidence` has only the size with the most seeds of each family."""
     groups = most_seeds(judged) if name == "evidence" else list(by_kind(judged).values())
 
     def draw() -> Figure:

@@ -14,7 +14,7 @@ from unmask.experiments.stats import FEWEST, NO_INTERVAL
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experiment:
-    """One table or figure of the paper.
+    """One section of the results page, such as a table or figure of the paper.
 
     Attributes:
         name: Its name in `unmask reproduce`.
@@ -22,7 +22,7 @@ class Experiment:
         about: How it is made, and how it differs from the paper's.
         runs: Returns the runs that it needs.
         build: Builds the report from the outcomes of the runs, per model.
-        then: Returns further runs that the outcomes choose; None: there are none.
+        then: Returns further runs, chosen from the outcomes. None means there are none.
     """
 
     name: str
@@ -48,7 +48,7 @@ class Experiment:
 
 
 def _explained(report: Report) -> Report:
-    """Say what a missing interval means, if there is one."""
+    """Add a note on missing intervals if the report has any."""
     cells = [cell for table in report.tables for row in table.rows for cell in row]
     if not any(NO_INTERVAL in text for text in (*cells, *(one.numbers for one in report.findings))):
         return report

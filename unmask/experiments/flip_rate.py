@@ -27,8 +27,8 @@ FEWEST = 5  # samples; a point with fewer is not drawn
 class Share(NamedTuple):
     """Percentage of masked positions that flip in one part of the trajectories."""
 
-    percent: float | None  # None if no sample had a position to watch
-    samples: int  # that had a position to watch
+    percent: float | None  # None if no sample has a masked position to compare
+    samples: int  # samples with a masked position to compare
 
 
 def curve(trails: Sequence[Trail]) -> list[Share]:

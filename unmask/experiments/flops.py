@@ -20,7 +20,7 @@ from unmask.samplers import SAMPLERS
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-SHARES = (0.125, 0.25, 0.5, 1.0)  # of the task's length: 32, 64, 128 and 256 for 256 tokens
+SHARES = (0.125, 0.25, 0.5, 1.0)  # canvas length / the task's length: 32, 64, 128 and 256 for 256 tokens
 
 
 def first_task(lab: Lab, model: str) -> str:

@@ -19,14 +19,14 @@ from unmask.samplers import Base
 from unmask.samplers.wrapper import kind
 from unmask.text.generate import generate
 
-STEPS = 4  # of the timed run
-PROMPTS = 8  # samples of a task whose prompts are measured
+STEPS = 4  # steps of the timed run
+PROMPTS = 8  # prompts per task whose length is measured
 PAPER_TOKENS = 256  # new tokens of the paper's runs
 
 
 @dataclass(frozen=True, slots=True)
 class TimedForward:
-    """One forward on this device."""
+    """The measured time of one forward on this device."""
 
     model: str
     device: str
@@ -46,11 +46,11 @@ class Forecast:
 
     runs: int
     samplers: int
-    samples: int  # summed over the runs
-    forwards: float  # of one sample each
+    samples: int  # total over the runs
+    forwards: float  # forwards of single samples, total over the runs
     seconds: float
-    stored: int  # runs whose forwards are known from a stored run with another number of samples
-    chosen_later: int  # experiments that choose more runs from the results of these
+    stored: int  # runs whose forwards are known from a similar stored run
+    chosen_later: int  # experiments that will choose more runs from the results
     timed: tuple[TimedForward, ...]
 
 
@@ -61,7 +61,7 @@ def forecast(lab: Lab, experiments: Iterable[Experiment]) -> Forecast:
     timed: dict[str, TimedForward] = {}
     samples = forwards = seconds = stored = 0.0
     columns: dict[tuple[str, str, str | None, int | None], float] = {}
-    # a large model leaves memory when the next is loaded, so the one that runs first comes last
+    # a large model leaves memory when the next is loaded, so time the one that runs first last
     for run in sorted(runs, key=lambda run: -lab.models.index(run.model)):
         if run.model not in timed:
             timed[run.model] = _time_forward(lab, run.model, runs)
@@ -111,7 +111,7 @@ def _columns(lab: Lab, run: Run) -> float:
 
 
 def _stored_forwards(lab: Lab, run: Run) -> float | None:
-    """Return the mean forwards of a stored run of other samples, or None if there is none."""
+    """Return the mean forwards of a stored run with this sampler and length, or None if there is none."""
     for name in lab.store.names(run.model, run.task):
         if not name.startswith(f"{run.prefix}-"):
             continue
@@ -125,10 +125,10 @@ def _stored_forwards(lab: Lab, run: Run) -> float | None:
 
 
 def _typical_forwards(run: Run) -> float:
-    """Return the paper's count for LLaDA-8B, in proportion to the steps; LESS stands for other samplers."""
+    """Return the paper's steps for LLaDA-8B, scaled to the budget. Samplers it lacks count as LESS."""
     steps = float(run.config.steps or run.config.max_new_tokens or PAPER_TOKENS)
     rows = paper_tables()["headline"]["LLaDA-8B"]
     row = rows.get(kind(run.sampler), rows["LESS"])
-    known = row.get(role(run.task)) or row["gsm8k"]  # small tasks that the paper does not have
+    known = row.get(role(run.task)) or row["gsm8k"]  # the paper lacks some of the small tasks
     share: float = known[1] / PAPER_TOKENS
     return max(1.0, steps * share)

@@ -11,9 +11,9 @@ from unmask.models.trunk import Shape
 
 
 def forward_flops(shape: Shape, columns: int, *, head_columns: int | None = None) -> int:
-    """Return F(N): linear layers, attention and head of one forward over N columns.
+    """Return F(N), the FLOPs of the linear layers, attention and head in one forward over N columns.
 
-    The paper counts the head on every column; `head_columns` counts it on fewer.
+    The paper counts the head on every column. `head_columns` counts it on that many.
     """
     inner, keys = shape.heads * shape.head_size, shape.key_heads * shape.head_size
     linear = shape.layers * 2 * shape.size * (inner + keys) + 3 * shape.size * shape.mlp_width(active=True)

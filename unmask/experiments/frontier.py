@@ -1,11 +1,11 @@
 """Every sampler at its authors' setting and tuned on other items: accuracy against forwards.
 
-The runs come in parts, the most important first, so that a killed run has them:
+The runs come in parts, the most important first, so that those exist if the command is killed:
 
 authors    the test items at the authors' setting, with and without the end rule
 held-out   other items, to check the figures of the search that found `first-mask`
 end rule   the test items with the end rule, with the first mask as fallback, and with both
-lossless   the dev items under samplers that promise the texts of another one
+lossless   the dev items under samplers that promise the texts of another
 sweep      the dev items at several values of each sampler's main field
 tuned      the test items at the value that is best on the dev items
 """
@@ -81,7 +81,7 @@ def _sweep(study: Study) -> Rows:
 
 
 def choose(rows: Mapping[str, Mapping[str, Outcome]], labels: Sequence[str]) -> str:
-    """Return the label with the best macro accuracy; of equals, the one with the fewest forwards."""
+    """Return the label with the best macro accuracy. Fewer forwards break ties."""
 
     def merit(label: str) -> tuple[float, float]:
         accuracy = stats.macro({task: one.accuracy for task, one in rows[label].items()})

@@ -23,7 +23,7 @@ TUNED = "tuned"
 BASE = "Base"
 GLANCE = (BASE, "Threshold 0.9", "Entropy bound", "KLASS", "LESS", "First mask")
 KEPT = 1.0  # points; a method that loses less keeps its accuracy
-KINDS = ("authors' setting", "with the end rule", "tuned on other items")  # of points
+KINDS = ("authors' setting", "with the end rule", "tuned on other items")  # the kinds of points
 Outcomes = Mapping[str, Outcome]  # by task
 
 
@@ -79,7 +79,7 @@ def build(study: Study, lab: Lab, all_cells: Sequence[Cells]) -> Report:
 
 
 def _glance(study: Study, all_cells: Sequence[Cells]) -> Table:
-    """Return accuracy and forwards of a few samplers, and in the title those of the recommended one."""
+    """Return accuracy and forwards of a few samplers. The title compares the recommended one with Base."""
     models = [short(cells.model) for cells in all_cells]
     found = [points(study, cells) for cells in all_cells]
     pairs = [(one[BASE].outcomes, one[study.recommended].outcomes) for one in found]
@@ -98,7 +98,7 @@ def _cost(point: Point) -> tuple[str, str]:
 
 
 def _main(study: Study, cells: Cells) -> Table:
-    """Return the table of all samplers, cheapest first, paired with the two that all are compared with."""
+    """Return the table of all samplers, cheapest first, against the reference and the recommended one."""
     found = points(study, cells)
     kept = frontier({label: point.place for label, point in found.items()})
     rows = [_main_row(study, found, label, label in kept) for label in _by_cost(found)]
@@ -210,7 +210,7 @@ def _held_out(study: Study, all_cells: Sequence[Cells]) -> Table:
 
 
 def _lossless(study: Study, all_cells: Sequence[Cells]) -> Table:
-    """Return how many texts equal those that a sampler promises, and its share of the forwards."""
+    """Return how many texts match the promised ones, and the share of the forwards."""
     rows = []
     for cells in all_cells:
         mine = part(cells, "lossless").rows
@@ -243,7 +243,7 @@ def _findings(study: Study, cells: Cells) -> tuple[Finding, ...]:
 
 
 def _judge(claim: Claim, model: str, rows: Mapping[str, Outcomes]) -> list[Finding]:
-    """Test a published claim on the test items, at the authors' settings, if they have such tasks."""
+    """Test a claim on the test items at the authors' settings, or nothing if no task is in its category."""
     mine, other = (_only(rows[label], claim.category) for label in (claim.label, claim.than))
     if not mine:
         return []

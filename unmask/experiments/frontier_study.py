@@ -12,7 +12,7 @@ from unmask.experiments.stats import Estimate
 from unmask.samplers import make_sampler
 from unmask.text.fields import ConfigFields
 
-Changes = Mapping[str, Any]  # of a sampler's fields or of the settings of a generation
+Changes = Mapping[str, Any]  # new values of sampler fields or generation settings
 SETTINGS = {item.name for item in fields(ConfigFields)}  # all other names are fields of a sampler
 
 
@@ -22,10 +22,10 @@ class Method:
 
     label: str
     preset: str
-    other: Mapping[str, str] = field(default_factory=dict)  # family -> preset, where it has one of its own
+    other: Mapping[str, str] = field(default_factory=dict)  # family -> preset, if not `preset`
     changes: Changes = field(default_factory=dict)
     sweep: tuple[str, tuple[float, ...]] | None = None  # a field and its values
-    end_rule: bool = False  # it has the rule built in
+    end_rule: bool = False  # whether the sampler has the end rule built in
 
     @property
     def presets(self) -> tuple[str, ...]:
@@ -42,7 +42,7 @@ class Method:
 
     @property
     def swept(self) -> dict[str, Changes]:
-        """The changes of every value of the sweep, by label."""
+        """The changes for each value of the sweep, by label."""
         if self.sweep is None:
             return {}
         name, values = self.sweep
@@ -51,13 +51,13 @@ class Method:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """A published claim: the speedup over another method, and whether accuracy is gained or only kept."""
+    """A claim to test: the speedup over another method, and whether accuracy is gained or only kept."""
 
     label: str
     than: str = "Base"
     gains: bool = False
     speedup: float | None = None
-    category: str | None = None  # of tasks; None: all
+    category: str | None = None  # category of tasks; None means all
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,11 +65,11 @@ class Study:
     """What to compare."""
 
     methods: tuple[Method, ...]
-    reference: str = "LESS"  # the methods that all are compared with, by label
-    recommended: str = "First mask"
-    held_out: tuple[str, ...] = ()  # labels
+    reference: str = "LESS"  # label of a method that all are compared with
+    recommended: str = "First mask"  # label of the sampler that the page recommends
+    held_out: tuple[str, ...] = ()  # labels of the methods to run on held-out items
     with_fallback: tuple[str, ...] = ()
-    lossless: tuple[tuple[Method, Method], ...] = ()  # a sampler, and the one whose texts it promises
+    lossless: tuple[tuple[Method, Method], ...] = ()  # a sampler and the one whose texts it promises
     claims: tuple[Claim, ...] = ()
     end_rule: Changes = field(default_factory=lambda: {"end_tokens": "last"})
     first_mask: Changes = field(default_factory=lambda: {"fallback": "first"})
@@ -140,7 +140,7 @@ STUDY = Study(
             Method(label="First mask", preset="first-mask"),
         ),
     ),
-    claims=(  # of the papers, on LLaDA-8B and Dream-7B
+    claims=(  # the papers' claims, for LLaDA-8B and Dream-7B, then ours on the first mask
         Claim(label="Entropy bound", speedup=2.0),
         Claim(label="LocalLeap", speedup=100 / 14.2),
         Claim(label="Credit", gains=True, speedup=5.48),
@@ -155,7 +155,7 @@ STUDY = Study(
         ),
     ),
 )
-# accuracy and forwards in the search that found `first-mask`, on held-out items of its own
+# accuracy and forwards in the search that found `first-mask`, on its own held-out items
 SEARCH: dict[str, dict[str, tuple[Estimate, Estimate]]] = {
     "mini-llada": {
         "First mask": (Estimate(93.7, 92.8, 94.5), Estimate(8.14, 8.02, 8.28)),

@@ -14,7 +14,7 @@ from unmask.experiments.report import Table
 from unmask.experiments.runs import Outcome, Run
 from unmask.types import Sampler
 
-RunKey = tuple[str, str, str]  # model, label of a table's row, task
+RunKey = tuple[str, str, str]  # (model, label of a table row, task)
 Choose = Callable[[str, str], Mapping[str, Sampler]]  # (family, task) -> samplers by label
 
 
@@ -49,7 +49,7 @@ def declare(
 
 
 def collect(outcomes: Mapping[RunKey, Outcome]) -> list[Cells]:
-    """Sort outcomes into a Cells per model."""
+    """Group outcomes into one Cells per model."""
     by_model: dict[str, dict[str, dict[str, Outcome]]] = {}
     for (model, label, task), outcome in outcomes.items():
         by_model.setdefault(model, {}).setdefault(label, {})[task] = outcome
@@ -81,7 +81,7 @@ def _row(cells: Cells, label: str, against: str | None) -> tuple[str, ...]:
 
 
 def _cell(cells: Cells, label: str, task: str, against: str | None) -> str:
-    """Return accuracy / steps and, in brackets, the points to the method compared with."""
+    """Return accuracy / steps and, in brackets, the difference to `against` in points."""
     outcome = cells.rows[label][task]
     shown = f"{100 * outcome.accuracy:.1f} / {outcome.steps:.1f}"
     if against is None or label == against:
@@ -118,5 +118,5 @@ def numbers(cells: Cells, against: str | None = None) -> list[dict[str, Any]]:
 
 
 def short(model: str) -> str:
-    """Return the last part of a hub id or a path."""
+    """Return the last part of a hub id or a path, without a revision."""
     return model.rstrip("/").rpartition("/")[2].partition("@")[0]

@@ -34,7 +34,7 @@ ABOUT = (
 
 
 def _methods(family: str, task: str) -> Mapping[str, Sampler]:
-    """Return the methods of the table; on real benchmarks also the recommended sampler."""
+    """Return the methods of the table. Add the recommended sampler on real benchmarks."""
     more = {} if task.startswith("mini-") else {FIRST_MASK: SAMPLERS["first-mask"]}
     return {**more_methods(family, task), **more}
 
@@ -49,7 +49,7 @@ def _build(lab: Lab, cells: Sequence[Cells]) -> Report:
 
 
 def _with_full_base(cells: Cells) -> Cells:
-    """Add a row of Base with its whole budget before Base as it ran."""
+    """Put a row of Base with its whole budget before the row of Base as it ran."""
     stopped = cells.rows["Base"]
     full = {task: outcome.spending_all() for task, outcome in stopped.items()}
     others = {label: outcomes for label, outcomes in cells.rows.items() if label != "Base"}
@@ -67,7 +67,7 @@ def _tables(cells: Cells) -> tuple[Table, ...]:
 
 
 def _savings(cells: Cells) -> Table:
-    """Return the steps and forwards saved, for both ways to count Base."""
+    """Return the steps saved against Base with its whole budget, and the forwards against Base as it ran."""
     rows = []
     for label, outcomes in cells.rows.items():
         steps, forwards = stats.steps(outcomes), stats.forwards(outcomes)

@@ -46,7 +46,7 @@ class Judged:
         return {method.label: [self._best(method, 1 - half) for half in HALVES] for method in self.methods}
 
     def _best(self, method: Method, half: int) -> str:
-        """Return the setting of a sampler that is best on a half of the items; of all, if it is empty."""
+        """Return a sampler's best setting on a half of the items, or on all items if the half is empty."""
         rows = {label: self.cells.rows[label] for label in method.swept}
         halves = {
             label: {task: one for task, one in _half(outcomes, half).items() if one.records}
@@ -60,7 +60,7 @@ class Judged:
         return {method: self.at(settings) for method, settings in self.chosen.items()}
 
     def at(self, settings: Sequence[str]) -> Outcomes:
-        """Return the outcomes of the first half of the items at a setting, of the second half at another."""
+        """Return the outcomes of each half of the items at its own setting."""
         parts = [_half(self.cells.rows[label], half) for half, label in zip(HALVES, settings, strict=True)]
         return {
             task: replace(one, records=tuple(record for part in parts for record in part[task].records))
@@ -105,7 +105,7 @@ class Judged:
 
     @property
     def unlabelled_bar(self) -> float:
-        """The bar that would be chosen without labels, of those that ran."""
+        """The bar that would be chosen without labels, among those that ran."""
         return choose_bar([bar for bar in self.bars if bar.bar in self.bar_settings], MAX_CHANGED).bar
 
     @property
@@ -115,7 +115,7 @@ class Judged:
 
 
 def _half(outcomes: Outcomes, half: int) -> dict[str, Outcome]:
-    """Return every second item of each task, by id."""
+    """Return every second item of each task, in the order of the ids."""
     return {
         task: replace(one, records=tuple(sorted(one.records, key=lambda record: record.id)[half::2]))
         for task, one in outcomes.items()
@@ -123,7 +123,7 @@ def _half(outcomes: Outcomes, half: int) -> dict[str, Outcome]:
 
 
 def pooled_gain(pairs: Sequence[tuple[Outcomes, Outcomes]]) -> stats.Estimate:
-    """Return what the second of each pair gains, in points. An item counts once, by its mean over pairs."""
+    """Return what the second of each pair gains, in points. An item counts once, with its mean over pairs."""
     return stats.macro_gain(
         {
             task: [stats.gains(first[task].records, second[task].records) for first, second in pairs]
@@ -156,6 +156,6 @@ def by_kind(judged: Sequence[Judged]) -> dict[str, list[Judged]]:
 
 
 def most_seeds(judged: Sequence[Judged]) -> list[list[Judged]]:
-    """Return the models of one size for each family: the one with most seeds, of equals the largest."""
+    """Return, for each family, the models of the size with the most seeds. The largest size wins a tie."""
     groups = sorted(by_kind(judged).values(), key=len)
     return list({group[0].trained.family: group for group in groups}.values())

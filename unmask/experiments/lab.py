@@ -34,15 +34,15 @@ from unmask.training.grid import Trained, read_summary
 from unmask.types import Sampler
 
 GPU_BATCH = 64
-CPU_BATCH = 4  # finished rows leave the batch; larger batches gain nothing
+CPU_BATCH = 4  # larger batches gain nothing on a CPU
 SCORING = 2  # runs scored and written while the next one holds the GPU
 
-Load: TypeAlias = Callable[["Lab", str], Trunk]  # loads a model by name, as the lab's settings say
-# decodes batches of a model, by its name, in other processes
+Load: TypeAlias = Callable[["Lab", str], Trunk]  # loads a model by name, with the lab's settings
+# decodes batches in other processes; the first argument is the name of the model
 DecodeElsewhere: TypeAlias = Callable[[str, EvalJob, Sequence[EvalBatch]], Iterable[Decoded]]
 Watch: TypeAlias = Callable[
     [int, int, Run, Progress | None], None
-]  # runs done, runs in all, this run, its progress
+]  # runs done, runs in total, this run, its progress
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,25 +51,25 @@ class LabSettings:
 
     models: tuple[str, ...]
     out: Path
-    tasks: tuple[str, ...] = ()  # (): the mini tasks for a shipped model, else the paper's
+    tasks: tuple[str, ...] = ()  # () means the mini tasks for shipped and grid models, else the paper's
     limit: int | None = None  # samples per model, shared by its tasks
     device: str = "auto"
     dtype: str = "auto"
     compile: bool = False
-    batch_size: int | None = None  # None: 64 on a GPU, 4 on a CPU
+    batch_size: int | None = None  # None means 64 on a GPU, 4 on a CPU
     data: Path | None = None  # local files of the paper's benchmarks
-    max_new_tokens: int | None = None  # None: each task's own
-    block_length: int | str | None = "auto"  # this and the next two: see GenerationConfig
-    cache: CacheName | None = None  # of runs whose experiment chooses none
+    max_new_tokens: int | None = None  # None means each task's own
+    block_length: int | str | None = "auto"  # for this and the next two, see GenerationConfig
+    cache: CacheName | None = None  # for runs whose experiment chooses no cache
     refresh_every: int | None = None
     records_only: bool = False  # use kept records, decode nothing
     max_loss: float = 1.0  # calibrate: at most this many points below Base
-    max_steps: float | None = None  # calibrate: at most this many steps per sample, instead
-    grid: Path | None = None  # evidence: the folder of a grid of models, or of its grid.json alone
+    max_steps: float | None = None  # calibrate: instead, at most this many steps per sample
+    grid: Path | None = None  # evidence: a folder with a grid of models, or with its grid.json alone
 
 
 class Missing(ValueError):
-    """A record is missing and may not be made."""
+    """A record cannot be read or made, because something is missing."""
 
 
 class Loaded(NamedTuple):
@@ -92,10 +92,10 @@ class Lab:
     ) -> None:
         self.settings = settings
         self._load = load or _load
-        self._decode = decode  # None: in this process
+        self._decode = decode  # None means in this process
         self.store = Store(settings.out / "records")
         self._models: dict[str, Loaded] = {}
-        self._fingerprints: dict[str, str] = {}  # of all models loaded so far
+        self._fingerprints: dict[str, str] = {}  # fingerprints of all models loaded so far
         self._done: dict[Run, Outcome] = {}
         self._samples: dict[tuple[str, str | None], list[Sample]] = {}
         self._encoded: dict[tuple[str, str, str | None, int], list[EncodedSample]] = {}
@@ -103,7 +103,7 @@ class Lab:
 
     @cached_property
     def models(self) -> tuple[str, ...]:
-        """The models by name, each once; all of the grid if there is one and none is named."""
+        """The names of the models, without repeats. If none is named, all models of the grid."""
         if self.grid and not self.settings.models:
             return tuple(self.grid)
         return tuple(dict.fromkeys(model.removeprefix("unmask/") for model in self.settings.models))
@@ -116,7 +116,7 @@ class Lab:
 
     @cached_property
     def grid(self) -> dict[str, Trained]:
-        """The models of the grid by name; empty without one."""
+        """The models of the grid by name. Empty without a grid."""
         folder = self.settings.grid
         if folder is None:
             return {}
@@ -129,7 +129,7 @@ class Lab:
 
     @property
     def _mini(self) -> list[str]:
-        """The tasks of small models; those of a grid were trained on more."""
+        """The tasks of small models. A grid adds tasks, because its models were trained on more."""
         roles = (*methods.ROLES, *methods.ORDER_ROLES) if self.grid else methods.ROLES
         return [f"mini-{role}" for role in roles]
 
@@ -196,7 +196,7 @@ class Lab:
 
     def results(self, runs: Iterable[Run], watch: Watch | None = None) -> dict[Run, Outcome]:
         """Return the outcomes of runs. Read the kept ones, make the others."""
-        # a large model is loaded once; shipped ones stay in memory, so their runs keep their order
+        # group the runs of each large model to load it once; shipped ones stay in memory and keep their order
         place = {name: 0 if name in SHIPPED else 1 + index for index, name in enumerate(self.models)}
         chosen = sorted(dict.fromkeys(runs), key=lambda run: place[run.model])
         done, left = self._done, self.missing(chosen)
@@ -217,7 +217,7 @@ class Lab:
         return {run: done[run] for run in chosen}
 
     def missing(self, runs: Iterable[Run]) -> list[Run]:
-        """Return the runs that are not kept, each once; read the kept ones."""
+        """Return the runs that are not kept, without repeats. Read the kept ones."""
         left = []
         for run in dict.fromkeys(runs):
             kept = self._done.get(run) or self._kept(run)
@@ -233,7 +233,7 @@ class Lab:
         return self.results([run], watch)[run]
 
     def _workers(self, model: str) -> int:
-        """Return the number of runs under way at a time. On a CPU, scoring would slow down decoding."""
+        """Return how many runs to make at the same time. On a CPU, scoring would slow down decoding."""
         alone = self._decode is not None or device_of(self.model(model)).type == "cpu"
         return 1 if alone else 1 + SCORING
 
@@ -317,7 +317,7 @@ class Lab:
         return self._models[name]
 
     def _path(self, name: str) -> str:
-        """Return the folder of a model of the grid, or the name of another."""
+        """Return the folder of a grid model, or the name of any other model."""
         if not self.settings.grid or name not in self.grid:
             return name
         folder = self.settings.grid / name
@@ -328,7 +328,7 @@ class Lab:
         return str(folder)
 
     def _check(self, model: str, fingerprint: str, key: Sequence[str]) -> None:
-        """Raise if a record is of other weights than the model has now."""
+        """Raise if a record was made with other weights than the model has now."""
         if self.settings.records_only:
             return
         if (self._fingerprints.get(model) or self._loaded(model).fingerprint) != fingerprint:

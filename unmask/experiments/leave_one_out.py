@@ -57,7 +57,7 @@ def _shown(outcome: Outcome) -> str:
 def _findings(
     outcomes: Mapping[Pair, Mapping[Setting, Outcome]], chosen: Mapping[Setting, Pair]
 ) -> list[Finding]:
-    """Test whether every split chooses the paper's pair, and compare the choices on the held-out settings."""
+    """Test whether all splits choose the paper's pair, and whether they choose the same pair."""
     same = sum(pair == CHOSEN for pair in chosen.values())
     one_pair = len(set(chosen.values())) == 1
     gaps = [

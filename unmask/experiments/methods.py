@@ -23,7 +23,7 @@ CATEGORIES = {
     **dict.fromkeys(ORDER_ROLES[2:5], "constraints"),
     **dict.fromkeys(ORDER_ROLES[5:], "recall"),
 }
-COST = {"report": 4}  # of an item, in items of the others: its answers are long
+COST = {"report": 4}  # cost of an item, relative to other tasks; its answers are long
 HARD = ("math", "code")  # the categories of every ablation
 TITLES = {
     "gsm8k": "GSM8K",
@@ -38,13 +38,13 @@ TITLES = {
 
 
 def role(task: str) -> str:
-    """Return the paper's benchmark that a task stands for."""
+    """Return the paper's benchmark that a task corresponds to, or the task's own name if there is none."""
     name = task.removeprefix("mini-").removesuffix("-sanitized")
     return "math" if name == "math500" else name
 
 
 def category(task: str) -> str:
-    """Return the paper's category of a task."""
+    """Return the category of a task."""
     return CATEGORIES[role(task)]
 
 
@@ -60,7 +60,7 @@ def weights(tasks: Sequence[str]) -> dict[str, float]:
 
 
 def item_shares(tasks: Sequence[str]) -> dict[str, float]:
-    """Return the part of a limit that each task gets: tasks with costly items get fewer."""
+    """Return the share of a limit that each task gets. Tasks with costly items get fewer items."""
     parts = {task: 1 / COST.get(role(task), 1) for task in tasks}
     return {task: part / sum(parts.values()) for task, part in parts.items()}
 

@@ -26,7 +26,7 @@ class DevicePool(Generic[Item, Result]):
         self._stop = Event()
 
     def map(self, items: Sequence[Item]) -> Iterator[tuple[Item, Result]]:
-        """Yield each item and its result, in order. A single worker is the calling thread."""
+        """Yield each item and its result, in order. A single worker runs in the calling thread."""
         if self._workers == 1:
             yield from ((item, self._work(item)) for item in items)
             return
@@ -41,7 +41,7 @@ class DevicePool(Generic[Item, Result]):
 
     @contextmanager
     def device(self) -> Iterator[None]:
-        """Hold the device. Raise if the other work has stopped while this one waited for it."""
+        """Hold the device. Raise if the other work stopped while this one waited."""
         with self._device:
             self.check()
             yield

@@ -12,8 +12,8 @@ from unmask.experiments.lab import Lab
 from unmask.experiments.report import Finding, Report, Table, Verdict
 from unmask.experiments.runs import Outcome
 
-TITLE = "Results"  # of a page with several experiments
-ALONE = "Tables and findings"  # title of the section on a page with one, whose title the page has
+TITLE = "Results"  # title of a page with several experiments
+ALONE = "Tables and findings"  # section title on a page with one experiment, which gives the page its title
 HEAD = """\
 `unmask reproduce` builds this page from stored records; the same records give the same page. Intervals are
 95 %: Wilson's for accuracies, Agresti and Min's for paired differences of accuracies (both combined over
@@ -54,12 +54,12 @@ def write_page(
 
 
 def figures_folder(page: Path) -> Path:
-    """Return the folder beside a page that its figures belong in."""
+    """Return the folder next to a page that its figures belong in."""
     return page.parent / page.stem
 
 
 def _first_table(reports: Mapping[Experiment, Report]) -> list[str]:
-    """Return the few rows to begin with, and the sentence about them, of the last report that has them."""
+    """Return the opening table of the page and its sentence, from the last report that has one."""
     tables = [report.glance for report in reports.values() if report.glance]
     return [f"{table.markdown()}\n{table.title}\n" for table in tables[-1:]]
 
@@ -98,7 +98,7 @@ def _reading(file: Path) -> list[str]:
 
 
 def _words(file: Path) -> str:
-    """Return what people wrote in a file, or nothing if it does not exist."""
+    """Return the text that people wrote in a file, or "" if the file does not exist."""
     return file.read_text(encoding="utf-8").strip() if file.is_file() else ""
 
 

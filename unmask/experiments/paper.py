@@ -16,7 +16,7 @@ MODELS = {  # hub id -> the paper's name
 
 @cache
 def paper_tables() -> dict[str, Any]:
-    """Return every reported table: name -> model -> row -> task -> [accuracy, steps]."""
+    """Return every reported table: name -> model -> figures, mostly row -> task -> [accuracy, steps]."""
     tables: dict[str, Any] = json.loads(Path(__file__).with_name("paper_tables.json").read_text("utf-8"))
     return tables
 

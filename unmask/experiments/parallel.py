@@ -1,7 +1,7 @@
-"""Make the runs of several models at a time, each in a process of its own.
+"""Make the runs of several models at a time, each in its own process.
 
-Small models leave most of a GPU idle, so several share it. The processes write into one store; every record
-has a file of its own, and the caller then finds all of them.
+Small models leave most of a GPU idle, so several share it. The processes write into one store with a file
+per record, where the caller then finds all records.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ def make_runs(
 ) -> None:
     """Make the runs of experiments for every model, `jobs` models at a time.
 
-    An interrupt or an error ends the other processes at once; the same call resumes their runs.
+    An interrupt or an error ends the other processes at once. The same call resumes their runs.
     """
     others = set(active_children())
-    # Ctrl-C reaches every process of a terminal; only this one answers
+    # Ctrl-C reaches every process of a terminal, but only this one should react
     ignore_interrupts = partial(signal.signal, signal.SIGINT, signal.SIG_IGN)
-    spawn = get_context("spawn")  # a fork cannot use CUDA
+    spawn = get_context("spawn")  # a forked process cannot use CUDA
     with ProcessPoolExecutor(jobs, mp_context=spawn, initializer=ignore_interrupts) as pool:
         waiting = {pool.submit(_gather, replace(settings, models=(name,)), names): name for name in models}
         try:
@@ -45,7 +45,7 @@ def make_runs(
 
 
 def _gather(settings: LabSettings, names: Sequence[str]) -> int:
-    """Run in a process: make the runs of one model."""
+    """Make the runs of one model in a worker process. Return their number."""
     import torch
 
     torch.set_num_threads(1)

@@ -34,7 +34,7 @@ def _program(check: str) -> Callable[[str], bool]:
         if match is None:
             return False
         code = find_code(text, match[1])
-        # statements at the top level may ask for input: keep only definitions
+        # keep only definitions, because statements at the top level may ask for input
         kept = _definitions(code)
         [outcome] = run_jobs([Job(program=kept, checks=(check.format(f=match[1]),))])
         return outcome.passed
@@ -52,7 +52,7 @@ def _definitions(code: str) -> str:
 
 
 def _result(number: str, named: str) -> Callable[[str], bool]:
-    """Return a judge of answers: the last box must hold the number; without a box, the text must name it."""
+    """Return a judge of answers. The last box must hold the number. Without a box, the text must name it."""
 
     def judged(text: str) -> bool:
         boxes = BOX.findall(text)
@@ -62,7 +62,7 @@ def _result(number: str, named: str) -> Callable[[str], bool]:
     return judged
 
 
-PROMPTS: dict[str, tuple[str, Callable[[str], bool]]] = {  # the paper's, each with a judge
+PROMPTS: dict[str, tuple[str, Callable[[str], bool]]] = {  # the paper's prompts, each with a judge
     "reverse": (
         "Write a Python program to reverse a string.",
         _program("assert {f}('abc') == 'cba' and {f}('') == ''"),
@@ -80,7 +80,7 @@ PROMPTS: dict[str, tuple[str, Callable[[str], bool]]] = {  # the paper's, each w
         _result(r"(x\s*=\s*)?5", r"x\s*=\s*5\b(?!\s*[./]\s*\d)"),
     ),
 }
-READ_ONLY = {"sum", "equation"}  # judging them runs no program, so it is done when the report is built
+READ_ONLY = {"sum", "equation"}  # judging these runs no program, so the report judges them anew
 SAMPLING: dict[str, Any] = {"temperature": 0.2, "top_p": 0.95}  # as in the paper
 
 
@@ -95,7 +95,7 @@ class Question:
 
 
 def questions(lab: Lab, model: str) -> list[Question]:
-    """Return the paper's four prompts and, for a shipped model, one of each of its tasks."""
+    """Return the paper's four prompts and, for a shipped model, one prompt from each of its tasks."""
     tasks = lab.tasks(model)
     prompts = [Question(name, text, tasks[0], check) for name, (text, check) in PROMPTS.items()]
     if model in SHIPPED:

@@ -1,4 +1,4 @@
-"""Do samplers rank alike in different models? Rank correlations, with intervals and p-values."""
+"""Rank correlations of samplers across models, with intervals and p-values."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PERMUTATIONS = 2_000
 
 
 def agreement(pairs: Sequence[tuple[Sequence[Area], Sequence[Area]]]) -> Estimate:
-    """Return the mean over pairs of models of Kendall's tau of their samplers' areas, by bootstrap."""
+    """Return Kendall's tau of the samplers' areas, averaged over pairs of models, with an interval."""
     taus = [kendall(*(torch.tensor([[area] for area, _ in one]) for one in pair)).item() for pair in pairs]
     drawn = torch.stack(
         [kendall(*(torch.stack([draws for _, draws in one]) for one in pair)) for pair in pairs]
@@ -27,9 +27,9 @@ def agreement(pairs: Sequence[tuple[Sequence[Area], Sequence[Area]]]) -> Estimat
 
 
 def kendall(first: Tensor, second: Tensor) -> Tensor:
-    """Return tau-b of two rankings: equal values are no disagreement, [M, D] -> [D].
+    """Return tau-b of two rankings, [M, D] -> [D]. A tie is no disagreement.
 
-    It is 0 where either ranks nothing.
+    It is 0 where all values of either ranking are equal.
     """
     lower, upper = torch.tensor(list(combinations(range(len(first)), 2))).reshape(-1, 2).T
     a, b = ((one[lower] - one[upper]).sign().double() for one in (first, second))
@@ -50,7 +50,7 @@ def spearman(first: Sequence[float], second: Sequence[float]) -> tuple[float, fl
 
 
 def _ranks(values: Sequence[float]) -> list[float]:
-    """Return ranks; equal values share their mean rank."""
+    """Return ranks. Equal values share their mean rank."""
     return [sum(other < value for other in values) + (values.count(value) - 1) / 2 for value in values]
 
 

@@ -1,9 +1,9 @@
 """The rule by which a grid of models recommends a sampler.
 
-A sampler is beaten on a model if another one, tuned in the same way, is more accurate with at most its
+A sampler is beaten on a model if another one, tuned in the same way, is more accurate with at most as many
 forwards. Of the samplers that are beaten on the fewest models, the rule recommends the one with the largest
-mean AUP. If the recommendation in place is beaten as rarely, it stays unless the lead in mean AUP is sure.
-Only the models on which most samplers ran count.
+mean AUP. If the current recommendation is beaten on as few models, it stays unless the lead in mean AUP is
+significant. Only the models on which the most samplers ran count.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Advice:
 
 
 def recommend(judged: Sequence[Judged], present: str) -> Advice:
-    """Apply the rule; `present` is the recommendation in place."""
+    """Apply the rule. `present` is the current recommendation."""
     most = max((set(one.tuned) for one in judged), key=len)
     judged = [one for one in judged if set(one.tuned) == most]
     beaten = _beaten(judged)
@@ -71,7 +71,7 @@ def recommend(judged: Sequence[Judged], present: str) -> Advice:
 
 
 def _mean_area(judged: Sequence[Judged], sampler: str) -> stats.Area:
-    """Return the mean AUP over models, and that of every resample of the items, which all models share."""
+    """Return the mean AUP over models, and that of every resample. All models share the resamples."""
     areas = [one.areas[sampler] for one in judged]
     return fmean(area for area, _ in areas), torch.stack([drawn for _, drawn in areas]).mean(0)
 

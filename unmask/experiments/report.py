@@ -14,7 +14,7 @@ from unmask.experiments.stats import Estimate, holm, p_value
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Drawing
 
-TINY = 1e-9  # smaller p-values say nothing more
+TINY = 1e-9  # smaller p-values are shown as a bound
 ALPHA = 0.05  # the chance of one wrong decision in a family of corrected claims
 Verdict = Literal["holds", "does not hold", "undecided"]
 
@@ -27,7 +27,7 @@ class Table:
     title: str
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
-    data: tuple[Mapping[str, Any], ...] = ()  # a mapping per number or cell, for the CSV file
+    data: tuple[Mapping[str, Any], ...] = ()  # a mapping per row of the CSV file
 
     def markdown(self) -> str:
         """Return the table in Markdown."""
@@ -81,7 +81,7 @@ class Report:
     findings: tuple[Finding, ...] = ()
     notes: tuple[str, ...] = ()
     texts: tuple[str, ...] = ()  # Markdown
-    glance: Table | None = None  # the few rows that a page begins with; its title is a sentence
+    glance: Table | None = None  # the table that a page begins with; its title is a sentence
 
 
 def above(statement: str, estimate: Estimate, threshold: float = 0.0, *, unit: str = "points") -> Finding:

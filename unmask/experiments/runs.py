@@ -21,7 +21,7 @@ class Run:
     task: str
     sampler: Sampler
     config: GenerationConfig
-    protocol: str | None = None  # None: the task's first
+    protocol: str | None = None  # None means the task's first
 
     def name(self, samples: int, version: int, *, compiled: bool = False) -> str:
         """Return the run's name in the store: the sampler's kind and a hash of all settings."""
@@ -82,7 +82,7 @@ class Outcome:
         return steps
 
     def spending_all(self) -> Outcome:
-        """Return the same texts from a sampler that does not stop at the end of a text.
+        """Return the outcome as if the sampler did not stop at the end of a text.
 
         Tokens after the end cannot change the text before it, so only the cost differs.
         """

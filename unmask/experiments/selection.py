@@ -23,7 +23,7 @@ SELECTIONS: dict[str, dict[str, Any]] = {
     "Nucleus 0.5, 0.95": {"temperature": 0.5, "top_p": 0.95},
     "Nucleus 0.7, 0.90": {"temperature": 0.7, "top_p": 0.90},
 }
-CHECKED = 4  # samples
+CHECKED = 4  # samples per model
 
 
 @dataclass(frozen=True)

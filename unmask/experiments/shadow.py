@@ -1,4 +1,4 @@
-"""The signals of LESS while a fixed schedule decodes: LESS watches and decides nothing."""
+"""The signals of LESS while a fixed schedule decodes. LESS watches and decides nothing."""
 
 from __future__ import annotations
 
@@ -25,28 +25,28 @@ class Shadowed:
 
     @property
     def needs(self) -> Needs:
-        # Base may read all logits, so a few gathered ones are not enough
+        # Base may read full logits, which the gathered logits of a few tokens cannot replace
         return replace(self.rule.needs, logits=True, noise=self.base.needs.noise)
 
     def decide(self, obs: Observation) -> Decision:
         other = self.rule.decide(obs)
-        looked_at = obs.active & (obs.seen > 0)[:, None]  # a first step has no step before it
+        looked_at = obs.active & (obs.seen > 0)[:, None]  # the first step has nothing to compare with
         seen = {**other.signals, "ready": other.eligible, "looked_at": looked_at}
         return replace(self.base.decide(obs), signals=seen)
 
 
 @dataclass(slots=True)
 class Sight:
-    """One sample: sums over all compared positions of all steps."""
+    """The sums of one sample over all compared positions of all steps."""
 
     positions: int = 0
     jsd: float = 0.0
     confidence: float = 0.0
-    changed: int = 0  # the top-1 token differs from the step before
-    ready: int = 0  # the rule would commit it
+    changed: int = 0  # positions whose top-1 token changed since the previous step
+    ready: int = 0  # positions that are eligible under LESS
 
     def share(self, name: str) -> float:
-        """Return the mean over positions."""
+        """Return the mean of a field over positions."""
         return float(getattr(self, name)) / max(1, self.positions)
 
 

@@ -11,7 +11,7 @@ from unmask.experiments.paper import paper_name, reported
 from unmask.experiments.report import Table
 from unmask.experiments.runs import Outcome
 
-OURS, RELEASED = "LESS", "LESS, released code"  # two rules of one sampler
+OURS, RELEASED = "LESS", "LESS, released code"  # labels of two rules of one sampler
 MEAN = "mean"
 
 
@@ -26,14 +26,14 @@ class Figures(NamedTuple):
         return f"{self.accuracy:.1f} / {self.steps:.1f}"
 
 
-Row = Mapping[str, Figures]  # by task; the mean too if all tasks of the paper are there
+Row = Mapping[str, Figures]  # figures by task, with their mean if all tasks of the paper are there
 
 
 def side_by_side(cells: Cells, name: str, *, rows: Mapping[str, str]) -> tuple[Table, ...]:
-    """Return a table of the paper, the released code and ours, or none for a model that the paper lacks.
+    """Return a table of the paper, the released code and ours, or () if the paper lacks the model.
 
-    `rows` maps our labels to the paper's. A cell is empty if the paper does not have it, or if no released
-    code has a rule of its own.
+    `rows` maps our labels to the paper's. A cell is empty if the paper does not report it, or if the released
+    code has no rule of its own for the method.
     """
     paper = reported(name, cells.model)
     if not paper:
@@ -70,7 +70,7 @@ def _measured(outcomes: Mapping[str, Outcome]) -> Row:
 
 
 def _with_mean(cells: dict[str, Figures]) -> Row:
-    """Add the paper's mean, which is over all its tasks."""
+    """Add the mean if all tasks of the paper are there."""
     if {methods.role(task) for task in cells} != set(methods.ROLES):
         return cells
     accuracy = stats.macro({task: one.accuracy for task, one in cells.items()})

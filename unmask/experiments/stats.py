@@ -1,4 +1,4 @@
-"""Means over several tasks with intervals: of shares by formula, of other numbers by bootstrap."""
+"""Means over tasks with intervals: by formula for shares, by bootstrap for other numbers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from unmask.experiments.runs import Outcome
 DRAWS = 2_000  # resamples
 Count = Literal["steps", "forwards"]
 FEWEST = 10  # numbers; a bootstrap of fewer is too narrow
-NO_INTERVAL = "[?]"  # stands for an interval of too few numbers
+NO_INTERVAL = "[?]"  # shown in place of an interval of too few numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ def macro(values: Mapping[str, float]) -> float:
 
 
 def accuracy(outcomes: Mapping[str, Outcome]) -> Estimate:
-    """Return the macro accuracy in percent, from Wilson's interval of every task."""
+    """Return the macro accuracy in percent. Its interval combines Wilson's intervals of the tasks."""
     shares = weights(list(outcomes))
     parts = [
         (shares[task], Estimate(one.accuracy, *wilson(one.correct, len(one.records))))
@@ -78,15 +78,16 @@ def paired(first: Sequence[Record], second: Sequence[Record]) -> Estimate:
 
 
 def mean_gain(runs: Sequence[Mapping[str, int]]) -> Estimate:
-    """Return the mean gain of samples, each the mean over several runs, with Agresti and Min's interval.
+    """Return the mean gain over samples, with Agresti and Min's interval.
 
-    Unlike a bootstrap, it is valid where few samples or none differ. A run gives the gain of each sample.
+    A run gives the gain of each sample, and a sample counts with its mean gain over the runs. Unlike a
+    bootstrap, the interval is valid where few samples or none differ.
     """
     shared = [fmean(run[name] for run in runs) for name in runs[0] if all(name in run for run in runs)]
     size, total = (
         len(shared) + 2,
         sum(shared),
-    )  # one more sample that was gained, and one that was lost, by half
+    )  # two more samples: half a gain, half a loss, and one without a difference
     variance = (sum(gain**2 for gain in shared) + 1 - total**2 / size) / size**2
     value = total / len(shared)
     low, high = _around(value, total / size, variance)
@@ -106,7 +107,7 @@ def gains(first: Sequence[Record], second: Sequence[Record]) -> dict[str, int]:
 
 
 def _joined(parts: Sequence[tuple[float, Estimate]]) -> Estimate:
-    """Return the weighted sum of independent estimates. The squares of their errors add, on each side."""
+    """Return the weighted sum of independent estimates. On each side, the squares of their errors add up."""
     value = sum(weight * one.value for weight, one in parts)
     down = sqrt(sum((weight * (one.value - one.low)) ** 2 for weight, one in parts))
     up = sqrt(sum((weight * (one.high - one.value)) ** 2 for weight, one in parts))
@@ -206,8 +207,8 @@ def ratio(first: Sequence[float], second: Sequence[float]) -> Estimate:
 def p_value(estimate: Estimate, bar: float = 0.0) -> float:
     """Return the two-sided p-value of an estimate against a bar.
 
-    It takes the side of the interval that faces the bar as that of a normal distribution. So p is below 0.05
-    just when a 95 % interval leaves the bar out.
+    The side of the interval that faces the bar counts as that of a normal distribution, so p is below 0.05
+    exactly when the 95 % interval excludes the bar.
     """
     if isinf(estimate.low):
         return 1.0
@@ -230,7 +231,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """Settings of one sampler: tokens per forward and accuracy, [S] of the data and [S, DRAWS] resampled."""
+    """Tokens per forward and accuracy of a sampler's settings, [S] from the data and [S, DRAWS] resampled."""
 
     parallelism: Tensor
     accuracy: Tensor
@@ -239,7 +240,7 @@ class Curve:
 
 
 def curve(settings: Sequence[Mapping[str, Outcome]]) -> Curve:
-    """Return the places of settings. All curves of the same samples share the resamples."""
+    """Return the curve of a sampler's settings. All curves of the same samples share the resamples."""
     pace, right, drawn_pace, drawn_right = zip(*map(_place, settings), strict=True)
     values = torch.tensor([pace, right], dtype=torch.float64)
     return Curve(values[0], values[1], torch.stack(drawn_pace), torch.stack(drawn_right))
@@ -262,8 +263,8 @@ def _place(outcomes: Mapping[str, Outcome]) -> tuple[float, float, Tensor, Tenso
     return pace, right, drawn_pace, drawn_right
 
 
-Area = tuple[float, Tensor]  # an AUP, and that of every resample
-AUP_LOSS = 0.05  # accuracy below the best of all settings at which a setting does not count
+Area = tuple[float, Tensor]  # an AUP and its value on every resample
+AUP_LOSS = 0.05  # a setting that is further below the best accuracy of all counts as zero
 
 
 def aup(curves: Mapping[str, Curve]) -> dict[str, Area]:
@@ -280,7 +281,7 @@ def aup(curves: Mapping[str, Curve]) -> dict[str, Area]:
 
 
 def _area(parallelism: Tensor, accuracy: Tensor, best: Tensor) -> Tensor:
-    """Return the area under the best accuracy at so many tokens per forward or more, [S, D] -> [D]."""
+    """Return the area under the best accuracy at no less than x tokens per forward, over x, [S, D] -> [D]."""
     order = parallelism.argsort(0, descending=True)
     pace = parallelism.gather(0, order)
     height = torch.where(accuracy >= best - AUP_LOSS, accuracy, 0.0).gather(0, order).cummax(0).values

@@ -45,7 +45,7 @@ class Store:
         return None if content is None else json.loads(content)
 
     def names(self, *key: str) -> list[str]:
-        """Return the last names of all contents whose key begins like this."""
+        """Return the last part of every key that has these parts and one more."""
         folder = "/".join(map(_safe, key))
         files = [file.name for file in (self.path / folder).glob(f"*{ENDING}")]
         packed = [name.rpartition("/")[2] for name in self._packed if name.rpartition("/")[0] == folder]
@@ -105,7 +105,7 @@ def to_columns(folder: Path) -> dict[str, Any]:
 
 
 def from_columns(content: Mapping[str, Any], where: str = "") -> Outcome:
-    """Return the outcome that `to_columns` wrote down; errors call it `where`."""
+    """Return the outcome that `to_columns` turned into an object. Errors name it `where`."""
     records, timings = (_rows(content[name]) for name in ("records", "timings"))
     return Outcome(
         records=tuple(from_object(row, Record, f"{where}, record {n}") for n, row in enumerate(records, 1)),
@@ -116,7 +116,8 @@ def from_columns(content: Mapping[str, Any], where: str = "") -> Outcome:
 
 
 def _columns(rows: Sequence[Record] | Sequence[Timing], kind: Any) -> dict[str, list[Any]]:
-    names = [item.name for item in fields(kind) if item.name != "hashes"]  # they guard the lines of a folder
+    # the hashes guard the lines in a run's folder, and a stored record has no lines
+    names = [item.name for item in fields(kind) if item.name != "hashes"]
     return {name: [getattr(row, name) for row in rows] for name in names}
 
 
@@ -166,7 +167,7 @@ def _untar(archive: bytes) -> dict[str, bytes]:
 
 
 def _remove(files: Iterable[Path], root: Path) -> None:
-    """Remove files and the folders that are empty then."""
+    """Remove files, and the folders that are then empty."""
     for file in files:
         file.unlink()
     folders = [path for path in root.rglob("*") if path.is_dir()]
