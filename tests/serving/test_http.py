@@ -311,6 +311,17 @@ def test_a_model_without_a_tokenizer_answers_with_token_ids() -> None:
     assert answer["unmask"]["token_ids"] == list(alone(model, [7, 42, 99], max_new_tokens=8).token_ids)
 
 
+def test_drafts_that_a_model_without_a_tokenizer_cannot_write_leave_their_stream_free() -> None:
+    model = load(GOLDENS / "llada_tiny", device="cpu", dtype="float32")
+    body = {"prompt": [7, 42, 99], "max_tokens": 4, "stream": True}
+    with listening(model, max_streams=1) as bare:
+        for _ in range(2):
+            refused = bare.post("/v1/completions", {**body, "drafts": True})
+            assert refused.status_code == 400
+            assert "no tokenizer" in refused.json()["error"]["message"]
+        assert bare.post("/v1/completions", body).status_code == 200
+
+
 def test_an_unknown_sampler_is_answered_with_those_that_the_server_has(server: Running) -> None:
     refused = server.post("/v1/completions", {"prompt": "a", "sampler": "frist-mask"})
     assert refused.status_code == 400

@@ -230,6 +230,8 @@ class Service:
                 code="too_many_streams",
                 headers={"Retry-After": "1"},
             )
+        model = self._engine.model
+        tokenizer = tokenizer_of(model) if body.drafts else None
         self._streams += 1
         try:
             candidates = body.draft_candidates or 0
@@ -242,7 +244,7 @@ class Service:
         stream = events(
             job,
             Reply(job, self._settings.model_name, choice.sampler_name, chat),
-            self._drafts(job) if body.drafts else None,
+            None if tokenizer is None else Drafts(job.request, tokenizer, model.info.eos_ids),
             usage=body.stream_options is not None and body.stream_options.include_usage,
             heartbeat=self._settings.heartbeat,
             explain=partial(self._explain, body=body, sampler=choice.sampler),
@@ -258,10 +260,6 @@ class Service:
             facts.update(error=str(error), code=as_api_error(error).code)
         else:
             self._note(facts, job, job.result())
-
-    def _drafts(self, job: Job) -> Drafts:
-        model = self._engine.model
-        return Drafts(job.request, tokenizer_of(model), model.info.eos_ids)
 
     async def _submit(self, request: Request, body: Common, choice: Choice, submit: Submit) -> Job:
         """Encode and submit a request in a thread."""

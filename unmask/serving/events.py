@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from time import perf_counter
 from typing import Any
 
@@ -29,8 +30,9 @@ class Wakeup:
 
     def set(self) -> None:
         """Wake the waiter. Thread-safe; does nothing after the loop has ended."""
-        if not self._event.is_set() and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._event.set)
+        if not self._event.is_set():
+            with suppress(RuntimeError):  # the loop has ended
+                self._loop.call_soon_threadsafe(self._event.set)
 
     async def wait(self, seconds: float) -> None:
         """Wait until it is set and clear it, or return after this many seconds."""
