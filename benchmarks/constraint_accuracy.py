@@ -1,4 +1,4 @@
-"""Accuracy with and without the format of an answer, on the small tasks and models, item by item."""
+"""Compare accuracy with and without a constraint on the answer's format, item by item, on small models."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ OPTION = re.compile(r"^[A-D]\. (.+)$", re.MULTILINE)
 
 
 def constraint_of(task: str, sample: Sample) -> Regex:
-    """Return the format of a sample's answer: its last line, or an option at its end."""
+    """Return the format of a sample's answer: a fixed last line, or an option at the end."""
     if task in LAST_LINE:
         return Regex(LAST_LINE[task])
     options = OPTION.findall(sample.prompt[0]["content"])  # type: ignore[index]
@@ -40,7 +40,7 @@ def constraint_of(task: str, sample: Sample) -> Regex:
 
 
 def build(tasks: Sequence[str], limit: int) -> None:
-    """Build all automata into the folder UNMASK_CACHE, for a machine without a compiler."""
+    """Build all automata into the folder UNMASK_CACHE, for use on a machine without a compiler."""
     for model in map(unmask.load, MODELS):
         for name in tasks:
             task = get_task(name)
@@ -51,7 +51,7 @@ def build(tasks: Sequence[str], limit: int) -> None:
 
 
 def run(tasks: Sequence[str], limit: int, batch_size: int, out: Path | None, device: str) -> None:
-    """Decode every task with both models and samplers, free and held; print and write each comparison."""
+    """Decode every task with both models and samplers, free and constrained, and report each comparison."""
     found: dict[str, Any] = {"items": limit, "batch_size": batch_size, "runs": []}
     found["machine"] = machine(torch.device(device))
     for name in tasks:

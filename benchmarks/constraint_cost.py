@@ -1,4 +1,4 @@
-"""The cost of a constraint: a step with one beside a step without, and the time to build an automaton."""
+"""The cost of a constraint: a step with and without one, and the time to build an automaton."""
 
 from __future__ import annotations
 
@@ -51,18 +51,18 @@ FORM = {  # about 200 states
 SHORT = {"type": "object", "properties": {"answer": {"type": "integer"}}, "required": ["answer"]}
 WORD = re.compile(r" ?[^\W\d_]+|\d| ?[^\w\s]+|\s+")
 LONGEST = 16  # characters of a piece
-END = 126_081  # the place of LLaDA's end token
+END = 126_081  # the id of LLaDA's end token
 
 
 def small_model(turns: int) -> dict[str, Any]:
-    """Print the time of a step with a constraint beside one without, on a small model."""
+    """Print the time of a step with and without a constraint, on a small model."""
     model = unmask.load("mini-llada")
     constraint, prompt = JSONSchema(FORM), "Tom has 3 apples and buys 4. How many has he?"
     states = ByteAutomaton.compile(constraint).dead
     times: dict[bool, list[float]] = {False: [], True: []}
     for held in [False, True] * (turns + 1):
         config = GenerationConfig(max_new_tokens=128, constraint=constraint if held else None)
-        began = process_time()  # not the wall clock: other programs would count
+        began = process_time()  # on the wall clock, other programs would count
         [answer] = unmask.generate(model, [prompt], unmask.make_sampler("less"), config)
         times[held].append(1000 * (process_time() - began) / answer.forwards)
     return {"states": states, **_compared(times), "machine": machine(torch.device("cpu"))}
@@ -70,7 +70,7 @@ def small_model(turns: int) -> dict[str, Any]:
 
 @torch.no_grad()
 def full_size_model(device_name: str, path: Path | None, turns: int, *, small: bool) -> dict[str, Any]:
-    """Print the time of a compiled step of `less` with a constraint beside one without, on random weights."""
+    """Print the time of a compiled step of `less` with and without a constraint, on random weights."""
     device = full_size_device(device_name, small=small)
     timer = StepTimer(full_size("llada", device, small=small), SMALL if small else Sizes(), device)
     compile(timer.model, bucket=timer.sizes.block)
@@ -78,7 +78,7 @@ def full_size_model(device_name: str, path: Path | None, turns: int, *, small: b
     language = Fitting.of([automaton], timer.canvas(1), timer.canvas(1).start)
     runs = {held: partial(_decode, timer, language if held else None) for held in (False, True)}
     times: dict[bool, list[float]] = {False: [], True: []}
-    for held in [False, True] * (turns + 1):  # the first of each compiles and captures
+    for held in [False, True] * (turns + 1):  # the first run of each compiles and captures
         forwards = timer.sizes.budgets[0]
         times[held].append(1000 * seconds(runs[held], device) / forwards)
     runner: Any = timer.model.runner
@@ -95,7 +95,7 @@ def full_size_model(device_name: str, path: Path | None, turns: int, *, small: b
         **_compared(times),
         "free_forward_ms": forward_ms[False],
         "held_forward_ms": forward_ms[True],
-        "parts_ms": _parts(timer, language),  # alone; in a step, the first runs beside the forward
+        "parts_ms": _parts(timer, language),  # timed alone; in a step, the first overlaps with the forward
         "forwards": result.evaluations,
         "submitted_early": begun,
         "finished_early": used,
@@ -134,7 +134,7 @@ def _parts(timer: StepTimer, language: Fitting) -> dict[str, float]:
 
 
 def _compared(times: dict[bool, list[float]]) -> dict[str, Any]:
-    """Print and return the medians of the turns behind the first, and their ratio."""
+    """Print the median times and their ratio, and return all times and the ratio, without the first turn."""
     free, held = (median(times[held][1:]) for held in (False, True))
     print(f"a step takes {free:.2f} ms, with the constraint {held:.2f} ms: {held / free:.3f} times as long")
     return {"free_ms": times[False][1:], "held_ms": times[True][1:], "ratio": held / free}
@@ -144,12 +144,12 @@ def _compared(times: dict[bool, list[float]]) -> dict[str, Any]:
 
 
 def build(size: int, texts: Path | None, path: Path | None) -> dict[str, Any]:
-    """Print the time to build the automaton of a schema for a large vocabulary, and to read it again."""
+    """Print the time to build the automaton of a schema for a large vocabulary, and to read it from disk."""
     tokens = vocabulary(size, texts)
     with TemporaryDirectory() as folder:
         os.environ["UNMASK_CACHE"] = folder
         built = _timed(AUTOMATA, tokens)
-        again = _timed(Automata(), tokens)  # nothing in memory: from disk
+        again = _timed(Automata(), tokens)  # with nothing in memory, so it reads from disk
         [file] = (Path(folder) / "constraints").iterdir()
         stored = file.read_bytes()
     if path is not None:
@@ -168,7 +168,7 @@ def _timed(automata: Automata, tokens: list[bytes | None]) -> dict[str, float]:
 
 
 def _made(schema: dict[str, Any], info: ModelInfo, path: Path | None) -> TokenAutomaton:
-    """Return the automaton of a file, or build one for a vocabulary of pieces of words."""
+    """Read the automaton from a file, or build one for a vocabulary of word pieces."""
     if path is None:
         return AUTOMATA.get(JSONSchema(schema), vocabulary(info.vocab_size, None), info.eos_ids)
     stored = torch.load(path, weights_only=True)
@@ -176,7 +176,7 @@ def _made(schema: dict[str, Any], info: ModelInfo, path: Path | None) -> TokenAu
 
 
 def vocabulary(size: int, folder: Path | None) -> list[bytes | None]:
-    """Return all bytes and the most frequent pieces of words in the texts of a folder, as tokens."""
+    """Return all bytes and the most frequent word pieces in the texts of a folder, as tokens."""
     words = Counter[str]()
     for text in texts_of(folder or Path(json.__file__).parent):
         words.update(WORD.findall(text))

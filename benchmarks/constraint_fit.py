@@ -1,4 +1,4 @@
-"""Do all texts fit? Random languages and models, every kind of sampler, any order of commits."""
+"""Check that all texts fit, with random languages and models, every kind of sampler, any order of commits."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ CHECKER = jsonschema.FormatChecker()
 
 
 def run(generations: int, out: Path | None) -> None:
-    """Decode, and print how many texts fit; write the count to `out` as it grows."""
+    """Decode and print how many texts fit. Write the count to `out` as it grows."""
     done = good = refused = 0
     rng, names, began = random.Random(0), cycle(kinds()), perf_counter()
     for seed in count():
@@ -133,7 +133,7 @@ def draw_schema(rng: random.Random, depth: int) -> dict[str, Any]:
 
 
 def fits(constraint: Constraint | None, text: str) -> bool:
-    """Whether a text fits, by another program than ours."""
+    """Return whether a text fits, judged by code other than ours."""
     if isinstance(constraint, Regex):
         return re.fullmatch(constraint.pattern, text) is not None
     if isinstance(constraint, Choice):
@@ -151,7 +151,7 @@ def fits(constraint: Constraint | None, text: str) -> bool:
 
 
 class Letters:
-    """A tokenizer of WORDS behind a mask and an end token."""
+    """A tokenizer with a mask token, an end token and then WORDS."""
 
     special = SimpleNamespace(bos=None, pad=None)
 
@@ -167,7 +167,7 @@ class Letters:
 
 @dataclass(frozen=True)
 class Noise:
-    """A model of random logits: the same for the same row."""
+    """A model of random logits, which are the same for the same row."""
 
     seed: int = 0
     tokenizer = Letters()

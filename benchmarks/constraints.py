@@ -6,11 +6,12 @@
     python -m benchmarks.constraints cost --device cuda --automaton form.pt
     python -m benchmarks.constraints accuracy
 
-`cost` without a device takes a small model on the CPU; with one, the shape of LLaDA-8B with random weights.
-`accuracy` holds answers of the small tasks to their format.
-`build` makes a vocabulary of the most frequent pieces of words in some texts, or in Python's own library.
-`fit` decodes with random models, which break every grammar, and random languages, with every kind of sampler,
-in blocks and not, greedy and drawn, with constraints mixed in a batch, and with gaps. It needs jsonschema.
+`cost` uses a small model on the CPU, or, with --device, the shape of LLaDA-8B with random weights.
+`accuracy` constrains the answers of the small tasks to their format.
+`build` makes a vocabulary of the most frequent word pieces in some texts, or in Python's json package.
+`fit` decodes random languages with random models, which break every grammar. It covers every kind of sampler,
+decoding with and without blocks, greedy and drawn, different constraints in a batch, and gaps. It needs
+jsonschema.
 """
 
 from __future__ import annotations

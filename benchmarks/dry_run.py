@@ -1,8 +1,8 @@
-"""`unmask reproduce headline` from end to end on random weights in the published format, a few items a task.
+"""Run `unmask reproduce headline` from end to end on random weights, with a few items of each task.
 
-The scores mean nothing. The run shows that loading, compiling, the estimate, decoding, scoring, an interrupt,
-resuming and the tables work at full size, and how long they take. It does what the command does, through the
-same functions, so it needs no command line packages:
+The weights have the published format, and the scores mean nothing. The run shows that loading, compiling, the
+estimate, decoding, scoring, an interrupt, resuming and the tables work at full size, and how long they take.
+It calls the same functions as the command, so it needs no command line packages:
 
     python -m benchmarks.dry_run --work WORK --out OUT --family llada
     unmask reproduce headline -m WORK/LLaDA-8B-Instruct --compile --device cuda --batch-size 1 --limit 21
@@ -27,10 +27,10 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 SHAPES: dict[str, dict[str, Any]] = json.loads((ROOT / "unmask/bench/shapes.json").read_text("utf-8"))
-NAMES = {"llada": "LLaDA-8B-Instruct", "dream": "Dream-v0-Instruct-7B"}  # the paper's figures go by these
+NAMES = {"llada": "LLaDA-8B-Instruct", "dream": "Dream-v0-Instruct-7B"}  # as in the paper's figures
 SPECIAL = ("vocab_size", "embedding_size", "mask_token_id", "eos_token_id", "pad_token_id", "bos_token_id")
 ROWS = ROOT / "tests" / "evals" / "rows"
-# file -> rows of the whole set, which the loader insists on
+# file -> number of rows of the full set, which the loader requires
 FILES = {
     "gsm8k/test.jsonl": 1319,
     "math/math500_test.jsonl": 500,
@@ -46,7 +46,7 @@ REPORT = "dry_run.json"
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Write the checkpoint and the data if they are missing, run, and show tables and times."""
+    """Write the checkpoint, unless it is there, and the data. Then run, and show tables and times."""
     args = parse(argv)
     if args.stage:
         reproduce(args)
@@ -97,9 +97,9 @@ def absolute(path: str) -> Path:
 
 
 def write_checkpoint(args: argparse.Namespace, folder: Path) -> float:
-    """Write random weights beside the tokenizer of a small model, and return the seconds it took.
+    """Write random weights and the tokenizer of a small model, and return the seconds it took.
 
-    The ids of the published vocabulary stay. Those that the tokenizer does not know decode to nothing.
+    The vocabulary keeps its published ids. Ids that the tokenizer does not have decode to nothing.
     """
     from unmask.models import random_checkpoint
     from unmask.models.checkpoint.files import copy_tokenizer
@@ -116,7 +116,7 @@ def write_checkpoint(args: argparse.Namespace, folder: Path) -> float:
 
 
 def write_data(folder: Path) -> None:
-    """Write files as long as the whole sets; a few rows of each set repeat under ids of their own."""
+    """Write files as long as the full sets. A few rows of each set repeat, each time under a new id."""
     for name, size in FILES.items():
         text = (ROWS / name).read_text("utf-8")
         lines = name.endswith(".jsonl")
@@ -130,7 +130,7 @@ def write_data(folder: Path) -> None:
 def _repeat(rows: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     for number in count():
         row = dict(rows[number % len(rows)])
-        if "problem" in row:  # MATH has a hash of it as id
+        if "problem" in row:  # the id in MATH is a hash of the problem
             row["problem"] += f" ({number})"
         if isinstance(row.get("task_id"), int):  # MBPP; its test split begins at 11
             row["task_id"] = 11 + number
@@ -161,14 +161,14 @@ def kept(out: Path) -> int:
 
 @dataclass
 class Clock:
-    """Seconds of loading and compiling."""
+    """Seconds spent on loading and compiling."""
 
     load: list[float] = field(default_factory=list)
     warm_up: list[float] = field(default_factory=list)
 
 
 def reproduce(args: argparse.Namespace) -> None:
-    """Run in a process of its own: estimate, make the missing runs, and write tables and times."""
+    """Estimate the time, make the missing runs, and write tables and times. Runs in its own process."""
     from unmask.experiments import get_experiment
     from unmask.experiments.forecast import forecast
     from unmask.experiments.lab import Lab
@@ -214,7 +214,7 @@ def reproduce(args: argparse.Namespace) -> None:
 
 
 def lab_settings(args: argparse.Namespace) -> Any:
-    """Return the settings that the command makes of its options."""
+    """Return the settings that the command makes from its options."""
     from unmask.experiments.lab import LabSettings
     from unmask.experiments.methods import PAPER_TASKS
 
@@ -254,8 +254,8 @@ def load(lab: Any, name: str, clock: Clock) -> Any:
 def spent(outcomes: Sequence[Any]) -> dict[str, float]:
     """Return the seconds of decoding and scoring in these runs.
 
-    A forward costs the median over the batches, of which the first of a run may compile. Decoding beyond that
-    is compiling.
+    The first batch of a run may compile, so the cost of a forward is the median over the batches. Decoding
+    time beyond that counts as compiling.
     """
     timings = [timing for one in outcomes for timing in one.timings]
     forwards = sum(record.forwards for one in outcomes for record in one.records)

@@ -1,11 +1,11 @@
-"""Time mixtures of experts and every tile of their products, to choose those of unmask/fast/kernels/tiles.py.
+"""Time mixtures of experts and every tile of their products, to choose those in unmask/fast/kernels/tiles.py.
 
     python -m benchmarks.experts --formats bf16,fp8 --out FOLDER
 
-A first line is one mixture without its router in microseconds, compiled and captured as a CUDA graph: by the
-library, then by our kernels with the tiles in use, beside the least time in which its weights arrive. Then
-come the best tiles of each product. Several layers take turns, so that no weight stays in the GPU's cache.
-All that needs a compiler is compiled in parallel first.
+The first line is the time of one mixture without its router in microseconds, compiled and captured as a CUDA
+graph: with the library, with our kernels and the tiles in use, and the least time in which its weights
+arrive. The best tiles of each product follow. Several layers take turns, so that no weight stays in the GPU's
+cache. Everything that needs a compiler is compiled in parallel first.
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ from unmask.models.quantized.experts import QuantizedExperts
 from unmask.models.quantized.linear import QuantizedLinear
 
 TURNS = 3  # layers that take turns
-PROCESSES = 14  # that compile
+PROCESSES = 14  # processes that compile
 BANDWIDTH = 4.3e6  # bytes per microsecond that an H200 reads
-BEST = 4  # tiles that are printed
+BEST = 4  # tiles to print
 Layer = Experts | QuantizedExperts
 
 
 class Case(NamedTuple):
-    """A mixture of experts of some tokens."""
+    """A mixture of experts and its number of tokens."""
 
     model: str
     experts: int
     chosen: int
     size: int
-    width: int  # of an expert
+    width: int  # width of an expert
     tokens: int
 
 
@@ -64,15 +64,15 @@ CASES = (
 
 
 def tiles(name: str, case: Case, *, gated: bool) -> Iterator[Tile]:
-    """Yield the tiles to try; as many stages as let one, two or three programs share a multiprocessor."""
+    """Yield the tiles to try, with as many stages as let 1, 2 or 3 programs share a multiprocessor."""
     average = case.tokens * case.chosen / case.experts
     rows: tuple[int, ...] = next(
         rows for most, rows in ((8, (16,)), (24, (16, 32)), (96, (64,)), (1 << 20, (128,))) if average <= most
     )
-    if name == "int4":  # sums of a group take as many registers again
+    if name == "int4":  # the sums of a group double the registers
         rows = tuple({min(each, 64) for each in rows})
     inner = ((32, 64) if gated else (64, 128)) if name == "bf16" else (GROUP,)
-    of_row, of_weight = {"bf16": (2.0, 2.0), "int4": (2.0, 0.5)}.get(name, (1.0, 1.0))  # bytes of a number
+    of_row, of_weight = {"bf16": (2.0, 2.0), "int4": (2.0, 0.5)}.get(name, (1.0, 1.0))  # bytes per number
     shapes = ((64, 4), (128, 4), (128, 8), *(() if gated else ((256, 8),)))  # outputs and warps
     programs = (1, 2) if average > 96 else (1, 2, 3) if average > 24 else (2, 3)
     found = set()
@@ -81,7 +81,7 @@ def tiles(name: str, case: Case, *, gated: bool) -> Iterator[Tile]:
         of_both = outputs * (2 if gated else 1)
         read = int((of_both * of_weight + many * of_row) * step)
         stages = min(8, (SHARED_MEMORY // sharing - 2048) // read)
-        sums = many * of_both // (32 * warps)  # registers of a thread
+        sums = many * of_both // (32 * warps)  # registers per thread
         if stages >= 2 and sums <= (64 if name == "int4" else 128):
             found.add(Tile(many, outputs, step, warps, stages, copies=copies))
     yield from sorted(found)
@@ -105,7 +105,7 @@ def layer(name: str, case: Case) -> Layer:
 
 
 def inputs(case: Case) -> tuple[Tensor, Route]:
-    """Return tokens, and experts that are chosen at random."""
+    """Return random tokens and a random choice of experts for each."""
     generator = torch.Generator("cuda").manual_seed(0)
     x = torch.randn(case.tokens, case.size, device="cuda", dtype=torch.bfloat16, generator=generator)
     score = torch.rand(case.tokens, case.experts, device="cuda", generator=generator)
@@ -126,7 +126,7 @@ def mixtures() -> dict[str, Callable[[Layer, Tensor, Route], Tensor]]:
 
 
 def kernel(x: Tensor, route: Route, slots: Slots, tile: Tile, *, gated: bool) -> Callable[[Layer], Tensor]:
-    """Return one product of a layer by a tile, without quantizing the rows."""
+    """Return a function that computes one product of a layer with a tile. It quantizes the rows only once."""
     from unmask.fast.kernels.experts import expert_product
 
     count = route[1].numel()
@@ -167,7 +167,7 @@ def least_time(route: Route, stack: Tensor) -> float:
 
 
 def attempt(what: object, work: Callable[[], None]) -> None:
-    """Run some work; print its error, so that the rest still runs."""
+    """Run `work`. Print its error instead of raising it, so that the rest still runs."""
     try:
         work()
     except Exception as error:
@@ -184,7 +184,7 @@ def warm(names: list[str], number: int) -> None:
         mixtures()[path](layer(name, case), x, route)
 
     def one(name: str, case: Case, gated: bool, tile: Tile) -> None:
-        few = case._replace(experts=case.chosen, tokens=16)  # the kernel is the same
+        few = case._replace(experts=case.chosen, tokens=16)  # the small case needs the same kernel
         x, route = inputs(few)
         rows = x if gated else x.new_zeros(route[1].numel(), case.width)
         slots = sort_pairs(route[1], few.experts, tile.rows)

@@ -1,7 +1,7 @@
-"""SDAR-8B, LLaDA-MoE-7B-A1B and LLaDA2-mini at full size with random weights, beside what they must cost.
+"""Time SDAR-8B, LLaDA-MoE-7B-A1B and LLaDA2-mini at full size with random weights, and compute their floors.
 
-Each family is written, loaded, decoded, compiled and timed in processes of its own (families_stage.py), one
-after another. A file of results is rewritten after every measurement. `--table FILE` prints a recorded run.
+Each family is written, loaded, decoded, compiled and timed in its own processes (families_stage.py), one
+after another. A results file is rewritten after every measurement. `--table FILE` prints a recorded run.
 """
 
 from __future__ import annotations
@@ -108,14 +108,14 @@ def run_family(report: Report, name: str, folder: Path, args: argparse.Namespace
     sizes = report.content["sizes"]
     job = {"folder": str(folder / "checkpoint"), "device": args.device, "config": config}
     if not args.in_memory:
-        unused = {"steps": 1, "base_steps": 1, "canvases": 1}  # by the stage that writes
+        unused = {"steps": 1, "base_steps": 1, "canvases": 1}  # the stage that writes does not use these
         written = {key: value for key, value in sizes.items() if key != "new_tokens"} | unused
         write = job | written | {"stage": "write", "result": str(folder / "w.json")}
         family |= run_stage(report, family, write)
         report.write()
         if "write" not in family:
             return
-    # beside the results, so that they survive if this process is killed too
+    # next to the results file, so that the results survive if this process is killed too
     result = (
         report.out.parent if report.out.suffix == ".json" else report.out
     ) / f"families_{name}.part.json"
@@ -185,7 +185,7 @@ def _speed_lines(family: Results) -> list[str]:
         for batch, floor in family.get("floors", {}).get(where, {}).items():
             found = family.get("compiled", {})
             forward, step = (found.get(f"{what}_{where}_b{batch}") for what in ("forward", "step"))
-            if where == "none":  # inside blocks, the forwards of a run are of unlike length
+            if where == "none":  # inside blocks, the forwards of a run differ in length
                 forward = forward or (step and step["forward_ms"])
             timed = forward or (step and step["ms"])
             larger = max(floor["bytes_ms"], floor["sums_ms"])

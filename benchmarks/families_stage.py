@@ -49,12 +49,12 @@ class Job:
     length: int
     batches: tuple[int, ...]
     new_tokens: int  # decoded with the family's preset and with `less`
-    steps: dict[str, int]  # timed for each batch size
+    steps: dict[str, int]  # batch size -> steps to time
     warmups: int
     runs: int
     preset: str
-    settings: dict[str, Any]  # of the preset
-    seconds: float  # later measurements are left out
+    settings: dict[str, Any]  # settings of the preset
+    seconds: float  # time limit, after which no measurement begins
     in_memory: bool  # no checkpoint was written
 
     @property
@@ -76,14 +76,14 @@ def main(argument: str) -> None:
 
 
 class Record(full_size.Record):
-    """Results by group and name. A measurement that begins after the time given is left out."""
+    """Results by group and name. A measurement that would begin after the time limit is left out."""
 
     def __init__(self, job: Job) -> None:
         super().__init__(job.stages)
         self.deadline = time.monotonic() + job.seconds
 
     def within(self, group: str, name: str, work: Callable[[], object]) -> None:
-        """Keep a result under a name of a group."""
+        """Keep the result of `work` under a name in a group."""
         if time.monotonic() > self.deadline:
             problem = f"{group} {name}: left out, the time given was over"
             self.keep("problems", [*self.content["problems"], problem])
@@ -124,7 +124,7 @@ def measure_uncompiled(timer: FamilyTimer, record: Record, ways: Sequence[str]) 
 
 
 def measure_compiled(timer: FamilyTimer, record: Record, ways: Sequence[str]) -> None:
-    """Compile the model; time forwards and steps, and compare the tokens with those of the plain model."""
+    """Compile the model, time forwards and steps, and compare the tokens with those of the plain model."""
     job, model = timer.job, timer.model
     cuda = model.embed.weight.is_cuda
     compile(model, layers=cuda, bucket=job.prompt + job.length)
@@ -162,16 +162,16 @@ class FamilyTimer(StepTimer):
         self.block = job.length if grid is None else grid.length
 
     def window(self, way: str) -> slice:
-        """The columns that the head sees."""
+        """Return the columns that the head runs on."""
         width = self.sizes.length if way == "none" else self.block
         return slice(self.sizes.prompt, self.sizes.prompt + width)
 
     def work(self, batch: int, way: str) -> Callable[[], object]:
-        """Return a forward of the whole canvas, or one inside the first block after a first one."""
+        """Return a forward of the whole canvas, or one inside the first block with a filled cache."""
         tokens, window, cache = self.canvas(batch).tokens, self.window(way), self.new_cache(way)
         if cache is not None:
             cache.start_block(window)
-            with self.model.uncompiled():  # it is not timed
+            with self.model.uncompiled():  # fills the cache, not timed
                 self.model(tokens, None, window, cache)
         return partial(self.model, tokens, None, window, cache)
 
@@ -183,7 +183,7 @@ class FamilyTimer(StepTimer):
         return self.milliseconds(self.work(batch, way))
 
     def steps_on(self, batch: int, way: str) -> dict[str, float | int | None]:
-        """Return the median milliseconds from forward to forward; with a cache, of those inside a block."""
+        """Return the median milliseconds from forward to forward, with a cache only of those in a block."""
         count = self.job.steps[str(batch)]
         self.run(batch, way, count)  # compiles and captures
         cache = self.new_cache(way)
@@ -201,7 +201,7 @@ class FamilyTimer(StepTimer):
         return parts_of_a_step(partial(self.run, 1, way, count), count, self.device)
 
     def remember(self, way: str) -> float:
-        """Keep the tokens of the first steps of a run; return the milliseconds of a step."""
+        """Keep the tokens after the first steps of a run, and return the milliseconds of a step."""
         count = self.job.steps["1"]
         taken, last = timed(partial(self.run, 1, way, count), self.device)
         self.expected[way] = last.tokens
@@ -219,7 +219,7 @@ class FamilyTimer(StepTimer):
         return last
 
     def denoise(self, canvas: Canvas, cache: AppendCache | None) -> Iterator[Step]:
-        """Decode with one step per token; in blocks if the model attends by blocks."""
+        """Decode with one step per token, in blocks if the model attends by blocks."""
         length, grid = self.sizes.length, self.model.info.grid
         block = None if grid is None else grid.length
         blocks = plan(canvas.start, length, steps=length, block_length=block)
@@ -231,7 +231,7 @@ class FamilyTimer(StepTimer):
         return {str(batch): self.floor(batch, way) for batch in self.job.batches}
 
     def floor(self, batch: int, way: str) -> dict[str, float | int]:
-        """Return the milliseconds that reading the weights and multiplying by them must take."""
+        """Return the least milliseconds for reading the weights and for multiplying by them."""
         model, shape = self.model, self.model.shape
         columns = batch * (self.sizes.prompt + self.sizes.length if way == "none" else self.block)
         window = self.window(way)
@@ -253,7 +253,7 @@ class FamilyTimer(StepTimer):
         stacks = [module for module in self.model.modules() if isinstance(module, Experts)]
         if not stacks:
             return 0, 0
-        work = self.work(batch, way)  # its first forward runs other columns
+        work = self.work(batch, way)  # made before counting, because it may fill a cache first
         with counting(self.model) as counts:
             work()
         of_one = (stacks[0].gate_up[0].nbytes, stacks[0].down[0].nbytes)
@@ -261,7 +261,7 @@ class FamilyTimer(StepTimer):
 
 
 class CountedCache(AppendCache):
-    """An AppendCache that counts the columns of each forward."""
+    """An AppendCache that records the number of columns of each forward."""
 
     def __init__(self, block_length: int) -> None:
         super().__init__(block_length)
@@ -291,7 +291,7 @@ def counting(model: Trunk) -> Iterator[list[int]]:
 def qwen3_forward(timer: FamilyTimer, batch: int) -> float:
     """Return the milliseconds of transformers' Qwen3 on a block of new columns after cached ones, uncompiled.
 
-    SDAR's own code builds on these layers; its mask and its loop are not in this time.
+    SDAR's own code builds on these layers. Its mask and its loop are not in this time.
     """
     library: Any = import_module("transformers")
     weight, model = timer.model.embed.weight, qwen3.get("model")
@@ -318,7 +318,7 @@ def qwen3_forward(timer: FamilyTimer, batch: int) -> float:
     return timer.milliseconds(forward)
 
 
-qwen3: dict[str, Any] = {}  # built once
+qwen3: dict[str, Any] = {}  # the model, which is built only once
 
 
 if __name__ == "__main__":

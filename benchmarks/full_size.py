@@ -1,4 +1,4 @@
-"""LLaDA-8B and Dream-7B at full size with random weights: write, load, forward, decode, compare precisions.
+"""Time LLaDA-8B and Dream-7B at full size with random weights: write, load, forward, decode, precisions.
 
 Each stage runs in its own process (full_size_stage.py), and the results file is rewritten after each. This
 file must not import torch, because a child's ru_maxrss starts at its parent's size.
@@ -57,7 +57,7 @@ TINY_SIZES: dict[str, object] = {
 }
 
 Results = dict[str, Any]
-Row = tuple[str, Callable[[Results], str]]  # label, and the cell for a family's results
+Row = tuple[str, Callable[[Results], str]]  # a label, and a function that formats a family's results
 
 
 class Report:
@@ -161,7 +161,7 @@ def run_family(report: Report, name: str, folder: Path, args: argparse.Namespace
 
 
 def run_stage(report: Report, family: Results, job: Results, script: Path = STAGE) -> Results:
-    """Return the results of a stage's process, complete or not, and report its failure."""
+    """Run a stage in a process, report its failure, and return its results, complete or not."""
     stage, left, start = job["stage"], report.seconds_left(), time.monotonic()
     if left < SHORTEST_STAGE:
         report.problem(family, f"{stage}: not run, the time given was over")
@@ -195,7 +195,7 @@ def call_stage(job: Results, *, timeout: float, script: Path = STAGE) -> list[st
 
 
 def evict(folder: Path) -> Results:
-    """Evict the shards from the page cache, so that the next load is cold. Stop when time is over."""
+    """Evict the shards from the page cache, so that the next load is cold. Stop after EVICT_SECONDS."""
     start, evicted, shards = time.monotonic(), 0, sorted(folder.glob("*.safetensors"))
     for shard in shards:
         if time.monotonic() - start > EVICT_SECONDS:

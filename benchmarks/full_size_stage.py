@@ -31,7 +31,7 @@ from unmask.models import load, random_checkpoint
 from unmask.models.trunk import Trunk
 from unmask.samplers.signals import logit_margin
 
-SHARES = (0.25, 0.5, 0.75, 1.0)  # masked share of the generation; the canvases take turns
+SHARES = (0.25, 0.5, 0.75, 1.0)  # masked shares of the generation, which the canvases take in turn
 SAMPLE_SECONDS = 0.003
 WARMUP_STEPS = 8
 # failures that are recorded while the stage continues; running out of GPU memory is a RuntimeError
@@ -55,7 +55,7 @@ class Job:
     batches: tuple[int, ...]
     warmups: int
     runs: int
-    canvases: int  # compared between two precisions
+    canvases: int  # canvases on which two precisions are compared
 
     @property
     def cuda(self) -> bool:
@@ -67,7 +67,7 @@ class Job:
 
 
 class Record:
-    """The results of a stage. Each is written at once, so that a killed stage keeps its earlier ones."""
+    """The results of a stage. Each is written immediately, so that a killed stage keeps the earlier ones."""
 
     def __init__(self, job: Job) -> None:
         self.path = Path(job.result)
@@ -184,7 +184,7 @@ class HostPeak:
             self.peak[name] = max(self.peak[name], value)
 
     def facts(self) -> dict[str, Any]:
-        """Return the rises. maxrss is ru_maxrss; the others are sampled from /proc, or None without it."""
+        """Return the rises. Those other than ru_maxrss are sampled from /proc, and None without it."""
         rise = {name: self.peak[name] - self.before[name] for name in self.peak}
         read = disk_read()
         return {
@@ -226,7 +226,7 @@ def disk_read() -> int | None:
 
 
 def measured_load(job: Job, dtype: str) -> tuple[Trunk, dict[str, Any]]:
-    """Load the model and return it with the cost. The GPU context exists before the clock starts."""
+    """Load the model and return it with the cost. Create the GPU context before the clock starts."""
     torch.zeros(1, device=job.device)
     reset_peak(job)
     gpu_before, largest = allocated(job), max(shard_sizes(job))
@@ -378,7 +378,7 @@ def agreement(candidate: Trunk, reference: Trunk, job: Job) -> dict[str, object]
         "top1_equal_above_median_margin": share(equal[wide]),
         "top1_equal_up_to_median_margin": share(equal[~wide]),
         "largest_margin_that_differs": float(margin[~equal].max()) if (~equal).any() else 0.0,
-        "candidate_ties": share(tied),  # its two best logits are equal
+        "candidate_ties": share(tied),  # share of positions where the two best logits are equal
         "distinct_winners": len(set(winner.tolist())),
         "mean_abs_error": sum(float(error.sum()) for error in errors) / equal.numel(),
         "max_abs_error": max(float(row["worst"]) for row in rows),

@@ -1,4 +1,4 @@
-"""`unmask bench gpu` with samplers of other code in the same run.
+"""Run `unmask bench gpu` together with samplers from other code.
 
     python -m benchmarks.gpu --families llada --reference PATH.py:FUNCTION
 
@@ -29,7 +29,7 @@ app = typer.Typer()
 
 
 def gpu(options: GpuOptions, reference: References = None) -> None:
-    """Time a step at full size beside samplers of other code."""
+    """Time a step at full size, together with samplers from other code."""
     settings = options.settings()
     given = [OtherSampler.read(text) for text in reference or ()]
     named = [("reference", other.name) for other in given]  # without the folders of this machine

@@ -1,7 +1,8 @@
-"""Clients that reach an engine over HTTP, as those of `unmask serve` do.
+"""Clients that reach an engine over HTTP, like the clients of `unmask serve`.
 
-The server runs beside the engine. The clients run in a process of their own, to take no time from it: this
-file, with a JSON object on its standard input. It prints a line about every answer.
+The server runs in the engine's process. The clients run in another process, so that they take no time from
+the engine. That process runs this file, reads a JSON object from its standard input, and prints a line about
+every answer.
 """
 
 from __future__ import annotations
@@ -33,12 +34,12 @@ BASE = unmask.make_sampler("base")
 
 @dataclass
 class Answer:
-    """When an answer was asked for, showed its first text and was complete."""
+    """The times at which a request was sent, its first text was seen and its answer was complete."""
 
     sent: float
     first: float
     answered: float
-    steps: tuple[float, ...] = ()  # not seen over HTTP, where a step may show no text
+    steps: tuple[float, ...] = ()  # unknown over HTTP, where a step may show no text
 
 
 @contextmanager
@@ -69,7 +70,7 @@ class HttpClients:
     _stack: ExitStack = field(default_factory=ExitStack)
 
     def start(self) -> None:
-        """Let every client send its first request, which takes any number of steps so that they spread."""
+        """Let every client send a first request, with a random number of steps to spread the clients out."""
         url = self._stack.enter_context(listening(self.engine, self.config))
         bodies = [{"prompt": prompt, "stream": self.stream} for prompt in islice(self.prompts, self.count)]
         self._process = subprocess.Popen(
@@ -91,7 +92,7 @@ class HttpClients:
             self.answers.append(Answer(**json.loads(line)))
 
     def wait(self, answers: int) -> None:
-        """Wait for so many answers of all clients; raise if they have ended."""
+        """Wait until the clients have this many answers in total. Raise if they have ended."""
         while len(self.answers) < answers:
             if self._process.poll() is not None:
                 raise RuntimeError(f"the clients ended with {self._process.returncode}")

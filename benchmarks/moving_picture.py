@@ -1,6 +1,6 @@
 """Draw docs/fill.gif: one prompt under two samplers, side by side, from real runs.
 
-The prompt is an item of mini-gsm8k that both samplers answer rightly and with the same text.
+The prompt is an item of mini-gsm8k that both samplers answer correctly and with the same text.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ BOLD = ImageFont.truetype(FONTS / "DejaVuSans-Bold.ttf", 15)
 class State:
     """The generated part of the canvas after a step."""
 
-    tokens: list[str | None]  # None: a mask
-    drafts: dict[int, str] = field(default_factory=dict)  # what a mask would become now
+    tokens: list[str | None]  # None means a mask
+    drafts: dict[int, str] = field(default_factory=dict)  # column -> token that the mask would become now
     forwards: int = 0
 
 
@@ -84,7 +84,7 @@ def draw(prompt: str, runs: Mapping[str, Sequence[State]]) -> list[Image.Image]:
 
 
 def _places(tokens: Sequence[str | None]) -> list[tuple[int, int, int]]:
-    """Return left, top and width of every position in its panel, set as the final text."""
+    """Return left, top and width of every position in its panel, laid out as in the final text."""
     x, y, places = 0, 0, []
     for token in tokens:
         text = token or ""
@@ -111,7 +111,7 @@ def _draw_state(
     before: State,
     colour: str,
 ) -> None:
-    """Draw every position: a mask with its draft, a token of this very step, or an earlier one."""
+    """Draw every position: a mask with its draft, a token of this step, or an earlier token."""
     for column, (x, y, width) in enumerate(places):
         token, at = now.tokens[column], (corner[0] + x, corner[1] + y)
         if token is None:

@@ -1,10 +1,11 @@
-"""How many computed columns are padding when prompts differ in length: the real scheduler, without a model.
+"""Count the computed columns that are padding when prompts differ in length, with the real scheduler.
 
     python -m benchmarks.padding [--rows 8,32,128] [--requests 1000] [--out FILE.json]
 
-Rows are always full: a row that has taken its steps makes room for the next request. Prompts have 32 to 2,048
-tokens, drawn log-uniformly, and 256 new ones. `shapes` counts the shapes that occur, each of
-which is compiled, `captures` how often one must be captured because it is not among the last 64.
+No model runs. All rows are always in use: a request that has taken its steps makes room for the next one.
+Prompts have 32 to 2,048 tokens, drawn log-uniformly, and answers 256. `shapes` counts the shapes that occur,
+each of which is compiled. `captures` counts how often a shape must be captured because it is not among the
+last 64.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ import typer
 
 from unmask.serving.scheduler import forward_groups, padded, padded_length
 
-BUCKET, GRAPHS = 64, 64  # of `unmask.compile`
-STEPS = 32  # of every request
+BUCKET, GRAPHS = 64, 64  # the defaults of `unmask.compile`
+STEPS = 32  # steps of every request
 WAYS = {"plain": None, "compiled": SimpleNamespace(bucket=BUCKET)}
 app = typer.Typer()
 
@@ -62,7 +63,7 @@ class Columns:
 
 
 def stand_in(length: int, steps: int) -> Any:
-    """Return a request as far as the scheduler looks at it."""
+    """Return a stand-in for a request, with only the fields that the scheduler reads."""
     run = SimpleNamespace(guidance=0.0)
     return SimpleNamespace(
         length=length, left=steps, cache=None, run=run, request=SimpleNamespace(num_rows=1, length=length)
@@ -70,7 +71,7 @@ def stand_in(length: int, steps: int) -> Any:
 
 
 def simulate(rows: int, requests: int, runner: Any, new_tokens: int = 256) -> dict[str, float]:
-    """Serve requests of unlike length, always `rows` at a time, and return what was computed."""
+    """Serve requests of different lengths, always `rows` at a time, and return what was computed."""
     model: Any = SimpleNamespace(runner=runner, info=SimpleNamespace(grid=None))
     prompts, dice, counts, done = prompt_lengths(), random.Random(1), Columns(), 0
     running = [stand_in(next(prompts) + new_tokens, dice.randint(1, STEPS)) for _ in range(rows)]

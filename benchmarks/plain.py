@@ -1,7 +1,7 @@
 """Each rule in its plainest form: full softmax, loops over positions, one scalar read at a time.
 
-The samplers are timed and tested against these. They take one row and the full sequence, and use the default
-settings of each sampler. Each returns the positions to commit.
+The samplers are timed and tested against these rules. A rule reads one row over the full sequence, uses the
+default settings of its sampler, and returns the positions to commit.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def base_entropy(obs: Observation) -> set[int]:
 
 
 def threshold(obs: Observation) -> set[int]:
-    """Commit every position with confidence 0.9, and at least the best one."""
+    """Commit every position with confidence >= 0.9, and at least the best one."""
     confidence, ranked = _confidence(obs), _by_confidence(obs)
     return {i for i in ranked if confidence[i].item() >= 0.9} | set(ranked[:1])
 
@@ -64,7 +64,7 @@ def prophet(obs: Observation) -> set[int]:
 
 
 def klass(obs: Observation) -> set[int]:
-    """Require confidence 0.9 and two divergences in a row below 0.01; else commit the most confident."""
+    """Require confidence >= 0.9 and two divergences in a row below 0.01; else commit the most confident."""
     now, before = (prediction.full_logits[0].double().softmax(-1) for prediction in (obs.now, obs.past[0]))
     kl = (now * ((now + 1e-12).log() - (before + 1e-12).log())).sum(-1)
     confidence = now.max(-1).values
@@ -98,7 +98,7 @@ def less_released(obs: Observation) -> set[int]:
 
 
 def _eligible(obs: Observation, *, exact: bool) -> set[int]:
-    """Return positions with confidence 0.75, an unchanged winner and a divergence of at most 0.04."""
+    """Return positions with confidence >= 0.75, an unchanged winner and a divergence of at most 0.04."""
     now, before = obs.now.full_logits[0].softmax(-1), obs.past[0].full_logits[0].softmax(-1)
     now_top, before_top = now.topk(8).indices, before.topk(8).indices
     eligible = set()

@@ -1,8 +1,8 @@
-"""Run and time samplers of other code on our models, behind the interface that they expect.
+"""Run and time samplers from other code on our models, through the interface that they expect.
 
-A sampler is given as `PATH.py:FUNCTION`, or `"PATH.py:FUNCTION NAME=VALUE ..."` with arguments of its own.
-The function is called with the model, the prompt's ids [1, P] and those settings of `OtherSampler.call` that
-it has parameters for.
+A sampler is given as `PATH.py:FUNCTION`, or `"PATH.py:FUNCTION NAME=VALUE ..."` with extra arguments. The
+function is called with the model, the prompt's ids [1, P] and the settings of `OtherSampler.call` that it has
+parameters for.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from unmask.models.dream import Dream
 from unmask.models.trunk import Trunk
 
 Sampling = Callable[..., object]
-TOKENIZER = "tokenizer"  # some samplers take one before the prompt, for their traces only
+TOKENIZER = "tokenizer"  # some samplers accept one before the prompt, only for their traces
 
 
 class PublishedModel(nn.Module):
@@ -78,7 +78,7 @@ def _attend(mask: object) -> Tensor | None:
 
 @dataclass(frozen=True, slots=True)
 class OtherSampler:
-    """A sampler of other code and its arguments."""
+    """A sampler from other code and its arguments."""
 
     name: str
     function: Sampling
@@ -122,10 +122,10 @@ class OtherSampler:
             raise RuntimeError(f"{self.name} failed with {type(error).__name__}: {error}") from error
 
     def time(self, timer: StepTimer) -> StepTime:
-        """Time a step beside its forward, which has the head on every column.
+        """Time a step, and its forward with the head on every column.
 
-        A step is the difference between a run of T steps and one of T / 2, divided by that of their forwards,
-        so that the cost of starting a run cancels out.
+        The time of a step is the difference between runs of T and T / 2 steps, divided by the difference in
+        their forwards, so that the cost of starting a run cancels out.
         """
         model, canvas, sizes = PublishedModel(timer.model), timer.canvas(1), timer.sizes
         prompt = canvas.tokens[:, : canvas.start]
@@ -168,7 +168,7 @@ def _argument(word: str) -> tuple[str, object]:
 
 
 def _module(file: Path) -> Any:
-    """Import the file. Its own imports are also searched beside it and one folder above."""
+    """Import the file. Its own imports are also searched in its folder and in the folder above."""
     spec = importlib.util.spec_from_file_location(f"reference_{file.stem}", file)
     assert spec is not None
     assert spec.loader is not None

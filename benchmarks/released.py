@@ -1,7 +1,6 @@
-"""The rules of the released LLaDA samplers in plain torch, to time where the released code is not at hand.
+"""The rules of the released LLaDA samplers in plain torch, for timing without the released code.
 
-They keep the precision, the passes over the logits of every column and the host reads of the released code
-(docs/fidelity.md).
+They keep its precision, its passes over the logits of every column and its host reads (docs/fidelity.md).
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ class View:
     logits: Tensor
     masked: Tensor
     quota: int
-    step: int  # in its block
+    step: int  # counted from 0 in the block
 
 
 Rule = Callable[[View], tuple[Tensor, Tensor]]  # tokens [1, N] and which of them to write, [1, N] bool
@@ -41,7 +40,7 @@ class Base:
 
 
 class Less:
-    """Require confidence 0.75, the same winner as twice before and a divergence of 0.04; else the quota."""
+    """Require confidence 0.75, the same winner in three steps and a divergence <= 0.04; else the quota."""
 
     top_k: ClassVar[int] = 8
     depth: ClassVar[int] = 2

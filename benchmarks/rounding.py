@@ -2,8 +2,8 @@
 
     python -m benchmarks.rounding --model mini-llada --out FILE.json
 
-Canvases are those of `base` and `less` on test questions of the seven tasks, at several steps. Then layers
-and kinds of weight are rounded to int4 alone, and some are kept at 8 bits while the others are at 4.
+The canvases come from several steps of `base` and `less` on test questions of the seven tasks. Then single
+layers and kinds of weight are rounded to int4, and some are kept at 8 bits while the others are at 4.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from unmask.models.trunk import Trunk
 from unmask.text.generate import prepare
 from unmask.training.tasks import test_items
 
-STEPS = 4  # of a run whose canvases are kept
+STEPS = 4  # steps of each run whose canvases are kept
 KINDS = ("query", "key", "value", "output", "gate", "up", "down")
 Canvas = tuple[Tensor, slice]  # tokens [1, N] and the generated columns
 Weights = dict[str, Tensor]
@@ -65,12 +65,12 @@ def compare(expected: Tensor, found: Tensor) -> dict[str, float]:
 
 
 def rounded(weight: Tensor, layer: type[QuantizedLinear]) -> Tensor:
-    """Round a weight as a layer does."""
+    """Round a weight as a quantized layer does."""
     return layer.decode(*layer.encode(weight), weight.shape[1], torch.float32)
 
 
 def variants(plain: Mapping[str, Tensor], layers: int) -> Iterator[tuple[str, Weights]]:
-    """Yield weights of the layers that are rounded to int4, some of them or all but some."""
+    """Yield names and rounded weights of the layers: some of them at 4 bits, or all but some."""
     keys = [key for key, weight in plain.items() if key.startswith("layers.") and weight.dim() == 2]
     int4, pair = ({key: rounded(plain[key], kind) for key in keys} for kind in (Int4Linear, Int4PairLinear))
     embed = {"embed.weight": rounded(plain["embed.weight"], Int8Linear)}

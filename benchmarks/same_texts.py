@@ -1,9 +1,9 @@
-"""Check that the commands write the texts of the Python path: `unmask eval` and `unmask serve`, compiled.
+"""Check that `unmask eval` and `unmask serve`, compiled, write the same texts as the Python path.
 
     python -m benchmarks.same_texts --device cuda --limit 40 --out same_texts.json
 
-All decode the same prompts with the same compiled model in float32, where rounding changes no token. Where
-uvicorn is not installed, the server's engine stands for the server.
+All decode the same prompts with the same compiled model in float32, where rounding changes no token. The
+server's engine is checked too, and without uvicorn it stands in for the server.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`unmask bench samplers` beside a plain implementation of each rule (plain.py).
+"""Run `unmask bench samplers` together with a plain implementation of each rule (plain.py).
 
 python -m benchmarks.samplers
 """

@@ -1,11 +1,11 @@
-"""Requests per second of the serving engine, and the cost of its step beside a bare forward.
+"""Measure the requests per second of the serving engine, and the cost of its step over a bare forward.
 
     python -m benchmarks.server --model mini-llada --rows 1,2 --new-tokens 32 --steps 8     # a smoke test
     python -m benchmarks.server --model llada --device cuda --compile --out FILE.json       # LLaDA-8B's shape
 
 Each wave submits as many requests as there are rows, starts an engine and waits for all answers. The sampler
 is `base` with a fixed number of steps, so every wave takes the same steps whatever the weights are. `--model`
-takes a shipped model, a checkpoint folder, or `llada` or `dream` for random weights in the published shape.
+accepts a shipped model, a checkpoint folder, or `llada` or `dream` for random weights in the published shape.
 """
 
 from __future__ import annotations
@@ -81,13 +81,13 @@ class Workload:
 
     @property
     def config(self) -> unmask.GenerationConfig:
-        """Full-sequence decoding that takes all its steps."""
+        """Settings for full-sequence decoding that takes all its steps."""
         return unmask.GenerationConfig(
             max_new_tokens=self.new_tokens, steps=self.steps, block_length=None, stop_at_eos=False
         )
 
     def limits(self, rows: int) -> Limits:
-        """Limits that admit all requests of a wave at once."""
+        """Return limits that admit all requests of a wave at once."""
         return Limits(
             max_rows=rows,
             max_batch_tokens=rows * (self.prompt_tokens + self.new_tokens),
@@ -134,7 +134,7 @@ class NumberTokenizer:
 
 
 class TickLog(NoMonitor):
-    """Keeps every step of an engine."""
+    """Records every step of an engine."""
 
     def __init__(self) -> None:
         self.ticks: list[Tick] = []
@@ -158,7 +158,7 @@ class Server:
         self.workload = workload
         self.device = device
         self.sampler = unmask.make_sampler("base")
-        self.overlap: bool | None = False  # whole batches, to compare with a forward
+        self.overlap: bool | None = False  # run whole batches, so that a step compares with a forward
 
     def measure(self, rows: int) -> dict[str, Any]:
         """Time waves of `rows` requests, and right after them a bare forward of the same shape."""
@@ -190,7 +190,7 @@ class Server:
         return torch.randint(ordinary, (rows, self.workload.prompt_tokens), generator=generator).tolist()
 
     def wave(self, prompts: Sequence[Sequence[int]]) -> Wave:
-        """Answer all prompts at once. They are submitted before the engine starts, to share every step."""
+        """Answer all prompts. They are submitted before the engine starts, so that they share every step."""
         log = TickLog()
         engine = Engine(self.model, self.workload.limits(len(prompts)), log, overlap=self.overlap)
         began = time.perf_counter()

@@ -1,11 +1,11 @@
-"""The server on a model that attends in blocks, with exact caches and prompts of unlike length.
+"""Time the server on a model that attends in blocks, with exact caches and prompts of different lengths.
 
     python -m benchmarks.server_blocks --family sdar --device cuda --out FILE.json     # SDAR-8B's shape
     python -m benchmarks.server_blocks --family llada2 --small                         # a smoke test
 
-All requests of a wave are there before the engine starts. They are timed plain and compiled, beside one batch
-of `unmask.generate` with the same prompts. The weights are random, and `base` takes the same steps whatever
-they are.
+All requests of a wave are submitted before the engine starts. They are timed plain and compiled, and compared
+with one batch of `unmask.generate` on the same prompts. The weights are random, and `base` takes the same
+steps whatever they are.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Timer:
         return [torch.randint(ordinary, (length,), generator=draw).tolist() for length in lengths]
 
     def measure(self, rows: int) -> dict[str, Any]:
-        """Time waves of so many requests, and one batch of all of them."""
+        """Time waves of `rows` requests, and one batch of all of them."""
         prompts = self.prompts(rows)
         config = unmask.GenerationConfig(max_new_tokens=self.waves.new_tokens, stop_at_eos=False)
         runs = [self.serve(prompts, config) for _ in range(1 + self.waves.rounds)]

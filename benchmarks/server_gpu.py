@@ -1,11 +1,11 @@
-"""The server under load, beside offline decoding: one command, the most important figures first.
+"""Compare the server under load with offline decoding, in one command, the most important figures first.
 
     python -m benchmarks.server_gpu --small --rows 4 --max-clients 4 --longest 64 --new-tokens 16 --steps 6
     python -m benchmarks.server_gpu --model llada --device cuda --compile --minutes 7.5 --out FILE.json
 
 The sampler is `base` with a fixed number of steps, so the work does not depend on the weights. Every group of
-measurements compiles its shapes first. `--minutes` leaves out those that would begin too late. The file is
-rewritten after each.
+measurements compiles its shapes first. Measurements that would begin after `--minutes` are left out. The file
+is rewritten after each measurement.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ from unmask.serving import Limits
 from unmask.serving.shapes import round_length, split_rows
 
 PROGRAM = "python -m benchmarks.server_gpu"
-CLIENTS_FIRST = (32, 1, 8, 16)  # after those of --rows
-CLIENTS_LAST = (128, 64, 4, 2)  # after all other loads
-BUCKET = 64  # of `unmask.compile`
-RESERVE = 45  # seconds for the last load, once its shapes are compiled
+CLIENTS_FIRST = (32, 1, 8, 16)  # numbers of clients to try after --rows
+CLIENTS_LAST = (128, 64, 4, 2)  # numbers of clients to try after all other loads
+BUCKET = 64  # the default of `unmask.compile`
+RESERVE = 45  # seconds left for a load after its shapes are compiled
 PARTS = ("one_after_another", "offline", "equal", "http", "arrivals", "unlike")
 app = typer.Typer()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Load:
-    """The model, the requests and the time."""
+    """The model, the requests and the time limit."""
 
     model: Annotated[str, typer.Option("--model", "-m", help="A model, a folder, llada or dream.")] = "llada"
     device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:N.")] = None
@@ -82,11 +82,11 @@ class Load:
         )
 
     def clients(self, numbers: tuple[int, ...]) -> list[int]:
-        """Return the numbers of clients to try beside those of --rows."""
+        """Return the numbers up to --max-clients, without that of --rows."""
         return [number for number in numbers if number <= self.max_clients and number != self.rows]
 
     def limits(self, rows: int) -> Limits:
-        """Limits that admit so many rows, whatever their length."""
+        """Return limits that admit this many rows of any length."""
         longest = max(self.prompt_tokens, self.longest)
         return Limits(
             max_rows=rows,
@@ -150,13 +150,13 @@ class Bench:
     def beside_a_forward(self, rows: int, step_ms: float) -> dict[str, Any]:
         """Compare a step with a bare forward of all rows, and look for gaps between forwards."""
         prompts = self.server.prompts(rows)
-        self.server.wave(prompts)  # compiles decisions of so many rows
+        self.server.wave(prompts)  # compiles decisions of this many rows
         forward = self.server.forward_ms(prompts)
         gaps = loads.gaps(self.model, partial(self.server.wave, prompts), self.device)
         return {"forward_ms": forward, "above_forward": step_ms / forward - 1, **gaps}
 
     def unlike(self, clients: int) -> dict[str, Any]:
-        """Serve prompts of unlike length in a closed loop, of all lengths that there was time to compile."""
+        """Serve prompts of different lengths in a closed loop, those that there was time to compile for."""
         began = time.perf_counter()
         drawn = prompt_lengths(0, self.load.shortest, self.load.longest)
         ready = self.warm_up([next(drawn) for _ in range(1000)], clients)
@@ -165,7 +165,7 @@ class Bench:
         return result | {"warm_up_seconds": took, "padded_lengths": sorted(ready)}
 
     def over_http(self, clients: int, *, stream: bool) -> dict[str, Any]:
-        """Serve prompts of equal length over HTTP; their shapes are compiled."""
+        """Serve prompts of equal length over HTTP. Their shapes are compiled already."""
         from benchmarks.http_clients import HttpClients  # needs uvicorn
 
         return self.closed(self.equal_prompts(), clients, partial(HttpClients, stream=stream))
@@ -173,7 +173,7 @@ class Bench:
     def closed(
         self, prompts: Iterator[list[int]], clients: int, make_crowd: loads.MakeCrowd = loads.Clients
     ) -> dict[str, Any]:
-        """Keep clients busy."""
+        """Run a closed loop of clients."""
         return loads.closed_loop(
             self.model,
             self.load.limits(clients),
@@ -205,7 +205,7 @@ class Bench:
         return chain.from_iterable(self.server.prompts(rows) for rows in count(1))
 
     def unlike_prompts(self, ready: set[int]) -> Iterator[list[int]]:
-        """Yield prompts of unlike length, without end, but only those that are padded to these lengths."""
+        """Yield prompts of different lengths without end, but only those that are padded to these lengths."""
         for tokens in prompt_lengths(0, self.load.shortest, self.load.longest):
             if self.padded(tokens) in ready:
                 yield self.prompt(tokens)
@@ -215,13 +215,13 @@ class Bench:
         return round_length(tokens + self.load.new_tokens, BUCKET)
 
     def prompt(self, tokens: int) -> list[int]:
-        """Return a prompt of so many tokens."""
+        """Return a prompt of this many tokens."""
         return Server(self.model, replace(self.load.workload, prompt_tokens=tokens), self.device).prompts(1)[
             0
         ]
 
     def warm_up(self, prompt_tokens: list[int], rows: int) -> set[int]:
-        """Run every shape once that a compiled model may meet with so many rows of these prompts.
+        """Run once every shape that a compiled model may need for up to `rows` of these prompts.
 
         Stop when time is short, and return the padded lengths that are ready.
         """
@@ -339,7 +339,7 @@ def table(content: dict[str, Any]) -> str:
 def server_gpu(
     load: Load, out: Annotated[Path | None, typer.Option("--out", help="Results file, JSON.")] = None
 ) -> None:
-    """Time the server at several numbers of clients, with arrivals, bursts and unlike prompts."""
+    """Time the server at several numbers of clients, with arrivals, bursts and prompts of unequal length."""
     fail_on_problems(run_server_gpu(load, out))
 
 

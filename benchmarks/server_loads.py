@@ -1,4 +1,4 @@
-"""Loads on the serving engine: a closed loop, Poisson arrivals, a burst. And the gaps of its forwards."""
+"""Loads on the serving engine (a closed loop, Poisson arrivals, a burst), and the gaps in its forwards."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ BASE = unmask.make_sampler("base")
 
 
 class Timed(Protocol):
-    """One request, and when it was sent, showed its first final text and was answered."""
+    """The times at which a request was sent, showed its first final text and was answered."""
 
     @property
     def sent(self) -> float: ...
@@ -43,7 +43,7 @@ class Timed(Protocol):
 
     @property
     def steps(self) -> Sequence[float]:
-        """When each of its steps was over, where that is known."""
+        """The times at which its steps ended, or nothing if they are unknown."""
         ...
 
 
@@ -64,7 +64,7 @@ MakeCrowd = Callable[[Engine, Iterator[Prompt], unmask.GenerationConfig, int], C
 
 
 class Clock(TickLog):
-    """Keeps every step of an engine, and when it ended."""
+    """Records every step of an engine, and when it ended."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -77,13 +77,13 @@ class Clock(TickLog):
 
 @dataclass
 class Asked:
-    """One request, and when it was sent, had its first final text and was answered."""
+    """A request, and the times at which it was sent, showed its first final text and was answered."""
 
     job: Job
     sent: float
     first: float = 0.0
     answered: float = 0.0
-    steps: list[float] = field(default_factory=list)  # when each of them was over
+    steps: list[float] = field(default_factory=list)  # when each step ended
 
     @classmethod
     def submit(cls, to: Engine, prompt: Prompt, config: unmask.GenerationConfig) -> Asked:
@@ -119,13 +119,13 @@ def latencies(asked: Sequence[Timed]) -> dict[str, float]:
 
 
 def percentile(values: Sequence[float], percent: int) -> float:
-    """Return a percentile; of one value, this value."""
+    """Return a percentile. With one value, return this value."""
     return values[0] if len(values) == 1 else quantiles(values, n=100, method="inclusive")[percent - 1]
 
 
 @contextmanager
 def running(model: Trunk, limits: Limits, *, overlap: bool | None = None) -> Iterator[tuple[Engine, Clock]]:
-    """Run an engine as `unmask serve --batched` does, and end it at once."""
+    """Run an engine as `unmask serve --batched` does. At the end, close it without waiting for answers."""
     clock = Clock()
     server = Engine(model, limits, clock, overlap=overlap)
     server.start()
@@ -149,7 +149,7 @@ class Clients:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def start(self) -> None:
-        """Let every client send its first request, which takes any number of steps so that they spread."""
+        """Let every client send a first request, with a random number of steps to spread the clients out."""
         dice, steps = random.Random(0), self.config.steps or 1
         self._threads = [
             threading.Thread(target=self._ask, args=(dice.randint(1, steps),), daemon=True)
@@ -182,14 +182,14 @@ class Clients:
         return asked
 
     def wait(self, answers: int) -> None:
-        """Wait for so many answers of all clients; raise if one failed."""
+        """Wait until the clients have this many answers in total. Raise if one failed."""
         while len(self.answers) < answers:
             if self.errors:
                 raise self.errors[0]
             time.sleep(0.002)
 
     def stop(self) -> None:
-        """Send no more; the engine's end answers those that wait."""
+        """Send no more requests. Those that are waiting end with the engine."""
         self._stop.set()
 
 
@@ -203,7 +203,7 @@ def closed_loop(
     rounds: int,
     make_crowd: MakeCrowd = Clients,
 ) -> dict[str, Any]:
-    """Keep so many clients busy; count the steps of `rounds` requests each, once all are on their way."""
+    """Keep the clients busy. Time `rounds` requests per client, after one answer per client."""
     steps = config.steps or 1
     with running(model, limits) as (server, clock):
         crowd = make_crowd(server, prompts, config, clients)
@@ -230,7 +230,7 @@ def closed_loop(
 
 
 def step_times(asked: Sequence[Timed]) -> dict[str, float]:
-    """Return the time from one step of a request to its next, if steps are known."""
+    """Return the time from one step of a request to the next, or nothing if the steps are unknown."""
     took = [(right - left) * 1e3 for one in asked for left, right in pairwise(one.steps)]
     if not took:
         return {}
@@ -259,7 +259,7 @@ def open_loop(
     config: unmask.GenerationConfig,
     waits: Sequence[float],
 ) -> dict[str, Any]:
-    """Send a request after each of these seconds, whatever is answered by then."""
+    """Send a request after each wait, whether or not earlier ones are answered."""
     with running(model, limits) as (server, clock):
         began = at = time.perf_counter()
         asked = []
@@ -285,7 +285,7 @@ def poisson(rate: float, count: int) -> list[float]:
 
 
 def pauses(busy: Sequence[tuple[float, float]]) -> Iterator[tuple[float, float]]:
-    """Yield when a device became idle and for how long, from the begin and end of its work, sorted."""
+    """Yield when a device became idle and for how long. `busy` has the begin and end of its work, sorted."""
     free = busy[0][1]
     for begin, end in busy[1:]:
         if begin >= free:
@@ -294,10 +294,10 @@ def pauses(busy: Sequence[tuple[float, float]]) -> Iterator[tuple[float, float]]
 
 
 def gaps(model: Trunk, wave: Callable[[], object], device: torch.device) -> dict[str, Any]:
-    """Return the milliseconds without a forward or a decision on the device, while `wave` runs.
+    """Return the lengths of gaps without a forward or a decision on the device, while `wave` runs.
 
-    On a GPU the marks are CUDA events: a gap is the time from the end of all queued work to the start of the
-    next forward or decision. The first and the last steps, in which rows join and leave, do not count.
+    On a GPU the marks are CUDA events, so a gap is the time from the end of all queued work to the start of
+    the next forward or decision. The first and the last steps, in which rows join and leave, do not count.
     """
     decisions = Spans(device)
     with patch.object(stepper, "decide", decisions.around(decide)):

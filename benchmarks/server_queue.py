@@ -1,4 +1,4 @@
-"""The order in which the server queues its work, on a device that is simulated.
+"""Test the order in which the server queues its work, on a simulated device.
 
     python -m benchmarks.server_queue --clients 8,16,32
     python -m benchmarks.server_queue --clients 8,16,32 --wait-on-join
@@ -30,7 +30,7 @@ from unmask.serving.batch import Decided, run_forward, start_reading
 from unmask.serving.request import RunningRequest
 from unmask.serving.shapes import split_rows
 
-MILLISECONDS = {1: 10.1, 2: 19.5, 4: 37.0, 8: 73.0}  # of a forward with so many rows of COLUMNS
+MILLISECONDS = {1: 10.1, 2: 19.5, 4: 37.0, 8: 73.0}  # rows of COLUMNS -> time of a forward
 COLUMNS = 384
 LOAD = Load(device="cpu", small=True, prompt_tokens=16, longest=16, new_tokens=32, steps=16)
 
@@ -43,13 +43,13 @@ class Device:
         self.free_at = 0.0
 
     def run_forward(self, model: Any, requests: Sequence[RunningRequest], *where: Any, **how: Any) -> None:
-        """Queue a forward; its output is there at once, but may not be looked at yet."""
+        """Queue a forward. Its output exists at once, but must not be read yet."""
         run_forward(model, requests, *where, **how)
         took = MILLISECONDS[len(requests)] / 1e3
         self.free_at = max(self.free_at, time.perf_counter()) + took
 
     def start_reading(self, decided: Sequence[Decided]) -> Callable[[], Any]:
-        """Let a decision arrive when all that was queued before has run."""
+        """Let a decision arrive when everything that was queued before it has run."""
         read, arrives = start_reading(decided), self.free_at
         joins = any(part.requests[0].rows.history.seen is None for part in decided)
         if self.wait_on_join and joins:
@@ -69,7 +69,7 @@ def wait_until(moment: float) -> None:
 def forward_groups(
     model: object, requests: Sequence[RunningRequest], *, alone: bool
 ) -> list[list[RunningRequest]]:
-    """Group requests as for a compiled model of full size."""
+    """Group requests as for a compiled model at full size."""
     rows = iter(requests)
     return [list(islice(rows, size)) for size in split_rows(len(requests), COLUMNS)]
 

@@ -1,4 +1,4 @@
-"""Continuous against static batching on the same Poisson arrivals.
+"""Compare continuous with static batching on the same Poisson arrivals.
 
 python benchmarks/serving_batching.py MODEL [--requests 100] [--rate 20] [--max-batch 8] [--out FILE.json]
 
@@ -48,7 +48,7 @@ class Round(NamedTuple):
 
     plan: list[Arrival]
     seconds: list[float]  # from arrival to answer
-    cpu_seconds: float  # of this process
+    cpu_seconds: float  # CPU time of this process
 
     def ends(self) -> list[float]:
         """Return when each request was answered, in seconds from the start."""

@@ -1,4 +1,4 @@
-"""Many streams at once against a real server: every text must equal the offline one, and nothing may leak.
+"""Run many streams at once against a real server. Every text must equal the offline one. Nothing may leak.
 
 python benchmarks/serving_load.py MODEL [--streams 200] [--seconds 120] [--asks 60] [--out FILE.json]
 
@@ -237,7 +237,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1, help="CPU threads of the server's model")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    torch.set_num_threads(options.threads)  # as in the server, because it changes how sums are rounded
+    torch.set_num_threads(options.threads)  # as in the server, because the number affects rounding
     result = surroundings(options)
     model = unmask.load(options.model, device="cpu")
     process, url = start(options)

@@ -1,10 +1,10 @@
-"""Honest and hostile clients at once against a real server, for a long time: what does it keep?
+"""Run honest and hostile clients against a real server for a long time, and check what it keeps.
 
 python benchmarks/soak.py MODEL [--seconds 600] [--warm-up 60] [--out FILE.json]
 
 After the warm-up and at the end, all clients stop, and the server's descriptors, threads, rows and memory are
-read. The exit code is 1 if one of them grew by more than 10 %, if a request got a 5xx, if an honest text is
-not that of the first time, or if the health was ever late.
+read. The exit code is 1 if one of them grew by more than 10 %, if a request got a 5xx, if the same honest
+request got another text, or if the answer about its health was ever late.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Tally:
     """What the clients saw."""
 
     statuses: Counter[str] = field(default_factory=Counter)
-    texts: dict[str, str] = field(default_factory=dict)  # of honest requests, by body
+    texts: dict[str, str] = field(default_factory=dict)  # body of an honest request -> its text
     faults: list[str] = field(default_factory=list)
     health: float = 0.0  # the longest wait, in seconds
 
@@ -66,7 +66,7 @@ class Tally:
 
 @dataclass(frozen=True)
 class Held:
-    """What the server holds while nobody asks for anything."""
+    """What the server holds while it is idle."""
 
     descriptors: int
     threads: int
@@ -131,7 +131,7 @@ class Soak:
         time.sleep(0.05)
 
     def honest(self, dice: random.Random) -> None:
-        """Ask for a text; the same body must always get the same one."""
+        """Ask for a text. The same body must always get the same text."""
         number = dice.randrange(40)
         own = random.Random(number)
         words = " ".join(own.choice(WORDS) for _ in range(own.randrange(1, 20)))
@@ -218,7 +218,7 @@ class Soak:
 
 
 def start(model: str, log: Path) -> tuple[subprocess.Popen[bytes], str]:
-    """Start a server and wait until it takes requests."""
+    """Start a server and wait until it accepts requests."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -244,7 +244,7 @@ def settled(process: int, url: str) -> Held:
 
 
 def grown(before: Held, after: Held) -> dict[str, float]:
-    """Return the quantities that grew by more than is allowed, with the factor."""
+    """Return the quantities that grew by more than is allowed, with their factors."""
     pairs = {name: (value, asdict(after)[name]) for name, value in asdict(before).items()}
     return {name: new / max(old, 1) for name, (old, new) in pairs.items() if new > old * (1 + MOST_GROWTH)}
 

@@ -1,12 +1,12 @@
-"""Time every tile of the products with narrow weights, to choose those of unmask/fast/kernels/tiles.py.
+"""Time every tile of the products with narrow weights, to choose tiles for unmask/fast/kernels/tiles.py.
 
     python -m benchmarks.tiles --columns 64,65,384,3072 --out FOLDER
     python -m benchmarks.tiles --columns 64,65 --formats bf16
     python -m benchmarks.tiles --columns 65,520,3072 --formats fp8 --family dream
 
-A line is one product of a layer in microseconds, captured as a CUDA graph: of the library, then of the best
-tiles by splits and extra rows. Several weights take turns, so that none stays in the GPU's cache. Tiles are
-compiled in parallel.
+Each product of a layer is timed in microseconds, captured as a CUDA graph: with the library, then with the
+best tiles by splits and extra rows. Several weights take turns, so that none stays in the GPU's cache. Tiles
+are compiled in parallel.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ SHAPES = {  # outputs and inputs of the products of a layer
     "dream": ((4608, 3584), (3584, 3584), (37888, 3584), (3584, 18944)),
 }
 TURNS = 4  # weights that take turns
-PROCESSES = 12  # that compile
+PROCESSES = 12  # processes that compile
 
 
 def tiles(name: str, columns: int) -> Iterator[Tile]:
@@ -55,7 +55,7 @@ def tiles(name: str, columns: int) -> Iterator[Tile]:
                 yield Tile(rows, outputs, width, 4, stages, splits)
         return
     for rows, outputs, warps, stages in product((64, 128), (64, 128, 256), (4, 8), (3, 4)):
-        sums = rows * outputs // (32 * warps)  # registers of a thread
+        sums = rows * outputs // (32 * warps)  # registers per thread
         if 32 <= sums <= 128 and (columns < 1024 or rows * outputs >= 128 * 128):
             yield Tile(rows, outputs, inner, warps, stages)
             if name != "int4" and rows * outputs >= 128 * 128:
@@ -88,7 +88,7 @@ def weight(name: str, outputs: int, inputs: int) -> nn.Module:
 
 
 def kernel(name: str, x: Tensor, tile: Tile) -> Callable[[Any], Tensor]:
-    """Return the product of a tile, without quantizing the rows."""
+    """Return a function that multiplies by a layer with a tile. The rows are quantized beforehand."""
     from unmask.fast.kernels.quantized import int4_product, scaled_product
 
     dtype = torch.bfloat16 if tile.splits == 1 else torch.float32
@@ -103,7 +103,7 @@ def kernel(name: str, x: Tensor, tile: Tile) -> Callable[[Any], Tensor]:
 
 
 def library(name: str, x: Tensor) -> Callable[[Any], Tensor]:
-    """Return the library's product; the rows are quantized in it."""
+    """Return the library's product, which includes quantizing the rows."""
     if name == "bf16":
         return lambda layer: F.linear(x, layer.weight)
     torch._dynamo.reset()  # type: ignore[no-untyped-call, unused-ignore]

@@ -14,7 +14,7 @@ HEADER = """\
 # Benchmarks name their own versions: the GPU figures were made with torch 2.11.
 """
 OLDEST = (3, 10)
-# this package, the installer that comes with Python, and a package whose version a GPU build of torch chooses
+# this package, the installer that comes with Python, and a package that GPU builds of torch pin themselves
 LEFT_OUT = {"unmask", "pip", "triton"}
 
 

@@ -1,7 +1,7 @@
 """Hooks of mkdocs: add the files outside docs/ that pages link to, and the pages of the API reference.
 
 On disk, and on a code host, a page of docs/ links to `../benchmarks/README.md`. In the site that file is at
-`benchmarks/README.md`. So every link that leaves docs/ is written anew, and its target is added to the site.
+`benchmarks/README.md`. So every link that leaves docs/ is rewritten, and its target is added to the site.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parents[1]
 LINK = re.compile(r'(\]\(|(?:src|href)=")([^)#":\s]+)')
-UNTITLED = "    options: {show_root_heading: false, show_root_toc_entry: false}\n"  # the page has the title
+UNTITLED = "    options: {show_root_heading: false, show_root_toc_entry: false}\n"  # the page has a title
 API = {  # the pages of the reference: package, and the modules whose names it shows
     "unmask": ["unmask"],
     "types": ["unmask.types", "unmask.errors"],
@@ -48,7 +48,7 @@ def on_files(files: Files, *, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Files) -> str:
-    """Make links across the border of docs/ relative to the site."""
+    """Make links into or out of docs/ relative to the site."""
     here = posixpath.dirname(_in_repository(page.file))
 
     def rewritten(match: re.Match[str]) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if "torch" not in sys.modules and "OMP_WAIT_POLICY" not in os.environ:
-    # on a busy machine, threads that spin for long while they wait are many times slower
+    # on a busy machine, threads that spin for a long time while waiting are many times slower
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 # torch warns if NumPy is missing; unmask does not need it

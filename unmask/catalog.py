@@ -8,12 +8,12 @@ MODELS = {
     "mini-llada": "A small LLaDA model that decodes in blocks.",
     "mini-dream": "A small Dream model that decodes the full sequence.",
 }
-DEFAULT_SAMPLER_NAME = "first-mask"  # decodes where no sampler is named; docs/choosing.md says why
+DEFAULT_SAMPLER_NAME = "first-mask"  # used if no sampler is named; docs/choosing.md says why
 DEVICES = ("auto", "cpu", "cuda", "mps")
 DTYPES = ("auto", "float32", "bfloat16", "float16", "fp8", "int8", "int4")
 
 _BENCHMARKS = ("GSM8K", "MATH", "HumanEval", "MBPP")
-# None: the sampler's class with its defaults, so the sentence is that of the class
+# None means the class with its defaults, so the sentence comes from the class docstring
 PRESETS: dict[str, str | None] = {
     "first-mask": None,
     "recommended": "The sampler to start with, and the default: the same as first-mask.",
@@ -82,12 +82,12 @@ PRESETS: dict[str, str | None] = {
 
 
 class TaskEntry(NamedTuple):
-    """A line about a task.
+    """What the catalog says about a task.
 
     Attributes:
-        sentence: The question that it asks, and how an answer is judged.
-        items: Number of items of its first protocol.
-        protocols: Ways to prompt and to score, the default first.
+        sentence: What the task asks, and how an answer is judged.
+        items: Number of items in the default protocol.
+        protocols: Ways to prompt and score, the default first.
     """
 
     sentence: str

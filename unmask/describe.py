@@ -1,7 +1,7 @@
-"""Read the words about a class from its docstring: the only place where they are written.
+"""Read what users see about a class from its docstring, so that it is written only once.
 
-The first line is a sentence that says what the class does, the second paragraph says when to use it, and the
-section `Attributes:` has an entry for every field.
+The first paragraph says what the class does. The second paragraph says when to use it. The section
+`Attributes:` has an entry for every field.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ ENTRY = re.compile(r"    (\w+): (.*)")
 
 
 def sentence(kind: type) -> str:
-    """Return the first line of a docstring, or "" if there is none."""
+    """Return the first paragraph of a docstring, or "" if there is none."""
     return _paragraphs(kind)[0]
 
 
@@ -27,7 +27,7 @@ def usage(kind: type) -> str:
 
 
 def field_lines(kind: type) -> dict[str, str]:
-    """Return the line on every field by name, those of the classes it inherits from included."""
+    """Return the line about every field by name, including inherited fields."""
     lines: dict[str, str] = {}
     for base in reversed(kind.__mro__):
         lines |= read_lines(base.__doc__)
@@ -51,7 +51,7 @@ def read_lines(docstring: str | None) -> dict[str, str]:
 
 
 def source_lines(package: str, file: str, name: str) -> dict[str, str]:
-    """Return the lines on the fields of a class without importing its module, which may need torch."""
+    """Return the lines about the fields of a class without importing its module, which may need torch."""
     tree = ast.parse((files(package) / file).read_text(encoding="utf-8"))
     [found] = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name]
     return read_lines(ast.get_docstring(found))
@@ -59,5 +59,6 @@ def source_lines(package: str, file: str, name: str) -> dict[str, str]:
 
 def _paragraphs(kind: type) -> list[str]:
     text = cleandoc(kind.__doc__ or "")
-    written = not text.startswith(f"{kind.__name__}(")  # a dataclass without one gets its signature
+    # a dataclass without a docstring has its signature in __doc__
+    written = not text.startswith(f"{kind.__name__}(")
     return [" ".join(part.split()) for part in text.split("\n\n")] if written else [""]

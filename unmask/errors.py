@@ -1,4 +1,4 @@
-"""The error of a bad field, and the checks that raise it."""
+"""The error for a bad field, and the checks that raise it."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from numbers import Integral, Real
 
-LONGEST = 100  # characters of a value in a message
-MAX_NUMBER = 1e9  # of a setting; products with larger ones overflow in float32
+LONGEST = 100  # most characters of a value in a message
+MAX_NUMBER = 1e9  # largest number in a setting; products of larger ones may overflow in float32
 MAX_WHOLE = 2**31 - 1
 
 
@@ -20,7 +20,7 @@ class FieldError(ValueError):
     """
 
     def __init__(self, field: str, value: object, problem: str, remedy: str = "", where: str = "") -> None:
-        super().__init__(field, value, problem, remedy, where)  # as a copy of the error is made
+        super().__init__(field, value, problem, remedy, where)  # copy and pickle rebuild the error from these
         self.field = field
         self.value = value
         self.problem = problem
@@ -34,39 +34,39 @@ class FieldError(ValueError):
 
     @property
     def root(self) -> str:
-        """The first name of the path: `messages` of `messages[0].content`."""
+        """The first name of the path, such as `messages` in `messages[0].content`."""
         return re.split(r"[.\[]", self.field, maxsplit=1)[0]
 
     def renamed(self, root: str) -> FieldError:
-        """Return this error of a field whose first name is another one."""
+        """Return this error with another first name in the path of the field."""
         field = root + self.field.removeprefix(self.root)
         return FieldError(field, self.value, self.problem, self.remedy, self.where)
 
     def inside(self, where: str) -> FieldError:
-        """Return this error of a field inside a file or a sample."""
+        """Return this error with the name of the file or the sample that holds the field."""
         place = f"{where}: {self.where}" if self.where else where
         return FieldError(self.field, self.value, self.problem, self.remedy, place)
 
 
 def within(name: str, value: float, low: float, high: float) -> None:
-    """Raise unless the value lies in [low, high]."""
+    """Raise unless the value is in [low, high]."""
     if not _is_number(value) or not low <= value <= high:
         raise FieldError(name, value, f"must be in [{low}, {high}]")
 
 
 def probability(name: str, value: float) -> None:
-    """Raise unless the value lies in [0, 1]."""
+    """Raise unless the value is in [0, 1]."""
     within(name, value, 0, 1)
 
 
 def share(name: str, value: float) -> None:
-    """Raise unless the value lies in (0, 1]."""
+    """Raise unless the value is in (0, 1]."""
     if not _is_number(value) or not 0 < value <= 1:
         raise FieldError(name, value, "must be in (0, 1]")
 
 
 def at_least(name: str, value: float, low: float) -> None:
-    """Raise if the value is below `low`, or too large without being infinite, which means no limit."""
+    """Raise if the value is below `low` or too large. Infinity is allowed and means no limit."""
     if not _is_number(value) or not value >= low:
         raise FieldError(name, value, f"must be >= {low}")
     if MAX_NUMBER < value < float("inf"):
@@ -104,7 +104,7 @@ def flag(name: str, value: object) -> None:
 
 
 def one_of(name: str, value: str, allowed: Iterable[str]) -> None:
-    """Raise unless the value is allowed; name one that is spelled alike."""
+    """Raise unless the value is allowed; suggest one with a similar spelling."""
     if value not in (choices := list(allowed)):
         raise FieldError(name, value, f"must be one of {', '.join(choices)}", _suggestion(value, choices))
 
@@ -133,7 +133,7 @@ def id_tuple(name: str, value: object, most: int | None = None) -> tuple[int, ..
 
 
 def shown(value: object) -> str:
-    """Return the value on one short line; of a tensor, its dtype and its shape."""
+    """Return the value on one short line; for a tensor, its dtype and shape."""
     if hasattr(value, "dtype") and hasattr(value, "shape"):
         return f"{value.dtype} of shape {list(value.shape)}"
     try:
@@ -149,7 +149,7 @@ def _suggestion(wrong: object, choices: Iterable[str]) -> str:
 
 
 def nearest(wrong: object, choices: Iterable[str]) -> str | None:
-    """Return the choice that is spelled most like a wrong name, whatever its case; None: none is close."""
+    """Return the choice closest in spelling to a wrong name, ignoring case, or None if none is close."""
     by_case = {choice.lower(): choice for choice in choices}
     close = get_close_matches(wrong.lower(), by_case, n=1, cutoff=0.75) if isinstance(wrong, str) else []
     return by_case[close[0]] if close else None

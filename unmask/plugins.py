@@ -1,4 +1,4 @@
-"""Code of the user: a class in FILE.py, and the entry points of installed packages."""
+"""Load the user's code: classes in FILE.py, and entry points of installed packages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any
 from unmask.errors import FieldError
 
 FILE = ".py"
-DIGEST = "__unmask_digest__"  # of a module that was loaded from a file
+DIGEST = "__unmask_digest__"  # attribute of a module that was loaded from a file
 
 
 def is_file_name(name: object) -> bool:
@@ -25,7 +25,7 @@ def is_file_name(name: object) -> bool:
 
 
 def short_name(name: str) -> str:
-    """Return the name without a folder: the class of FILE.py:Class, the last part of a preset file."""
+    """Return the class of FILE.py:Class, the stem of a preset file, or else the name itself."""
     if is_file_name(name):
         return name.rpartition(":")[2]
     return Path(name).stem if name.endswith(".json") else name
@@ -44,7 +44,7 @@ def load_from_file(field: str, name: str) -> Any:
 
 
 def call_factory(field: str, name: str, factory: Any) -> Any:
-    """Return the value that a class or a function makes without arguments."""
+    """Call a class or a function without arguments and return the result."""
     if not callable(factory):
         raise FieldError(field, name, "must be a class or a function")
     try:
@@ -80,7 +80,7 @@ def load_plugin(field: str, point: EntryPoint) -> Any:
 
 
 def _run_file(field: str, name: str, path: Path) -> ModuleType:
-    """Return the module of a file; the same file is run once."""
+    """Return the module of a file; run the file only if it is new or has changed."""
     if not path.is_file():
         raise FieldError(field, name, "must name a file that exists", "write it as FILE.py:Class")
     source = path.read_bytes()

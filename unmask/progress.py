@@ -1,4 +1,4 @@
-"""Progress on standard error or in a notebook, shown to those who wait. Needs rich."""
+"""Progress bars on standard error or in a notebook. Needs rich."""
 
 from __future__ import annotations
 
@@ -30,9 +30,10 @@ def can_show() -> bool:
 def progress(
     label: str, total: int | None = None, patience: float | None = None, *, show: bool | None = None
 ) -> Iterator[Callable[[int], None]]:
-    """Yield a function that takes the amount done; without a total the bar only moves.
+    """Show a progress bar and yield a function that sets the amount done.
 
-    `show=None` shows the bar where somebody would see it, after `patience` seconds, two by default.
+    Without a total the bar only pulses. It appears after `patience` seconds, 2 by default. With `show=None`
+    it appears only where somebody would see it.
     """
     columns = (
         SpinnerColumn(),

@@ -1,4 +1,4 @@
-"""The names of `import unmask`. The package imports this module with the first of them that is used."""
+"""The public names of `unmask`. The package imports this module when one of them is first used."""
 
 from unmask import trace
 from unmask.constraints.language import Choice, Grammar, JSONSchema, Regex

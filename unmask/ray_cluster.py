@@ -21,8 +21,8 @@ def connected(
 ) -> Iterator[Any]:
     """Yield the module `ray`, with one of its libraries, connected to the cluster at `address`.
 
-    "local" starts a cluster on this machine that ends with the context. Workers get these environment
-    variables.
+    "local" starts a cluster on this machine that ends with the context. `variables` are the environment
+    variables of the workers.
     """
     ray = import_ray(library)
     settings: dict[str, Any] = {"include_dashboard": False} if address == "local" else {}

@@ -15,7 +15,7 @@ from torch import Tensor
 
 ScheduleName = Literal["linear", "dream", "block", "remaining"]
 MAX_LOOKBACK = 64  # earlier predictions that a sampler may keep
-MAX_TOP_K = 1024  # candidates that it may keep per position
+MAX_TOP_K = 1024  # candidates that a sampler may keep per position
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class HiddenStates:
     """Hidden states and the head: far smaller than the logits, and enough to recompute a few of them.
 
     Attributes:
-        states: [B, W, D].
+        states: The hidden states, [B, W, D].
         weight: The head, [V, D].
     """
 
@@ -33,11 +33,11 @@ class HiddenStates:
     def logits_of(self, ids: Tensor) -> Tensor:
         """Return the logits of the given tokens [B, W, K], in float32."""
         rows = self.weight[ids]
-        # not a matmul: compiled, one kernel reads the rows without storing them
+        # not a matmul: when compiled, one kernel does this and never stores the gathered rows
         return _rounded((rows.float() * self.states[..., None, :].float()).sum(-1), rows.dtype)
 
     def each(self, work: Callable[..., Tensor], *others: HiddenStates) -> HiddenStates:
-        """Apply `work` to the states and those of the others."""
+        """Apply `work` to these states and those of the others."""
         return replace(self, states=work(self.states, *(other.states for other in others)))
 
     def split(self, size: int) -> list[HiddenStates]:
@@ -48,18 +48,18 @@ class HiddenStates:
 def _rounded(x: Tensor, dtype: torch.dtype) -> Tensor:
     """Round x to the dtype, as the head rounds its logits, and return it in float32."""
     narrow = x.to(dtype)
-    # Inductor folds the two casts away; the bit view keeps the rounding
+    # Inductor would drop the two casts; the bit view keeps the rounding
     return ((narrow.view(torch.int16) & -1).view(dtype) if narrow.itemsize == 2 else narrow).float()
 
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """How the columns of a canvas look at each other, and how sure the model is of each.
+    """How the columns of a canvas attend to each other, and how sure the model is of each.
 
     Attributes:
         weights: [B, N, N] float32, query by key, averaged over all heads and the last layers.
         confidence: [B, N] float32, probability of the most likely token.
-        real: [B, N] bool, no padding.
+        real: [B, N] bool, False on padding.
         filled: [B, N] bool, real and not a mask.
         first: The window's first column.
     """
@@ -92,11 +92,13 @@ class Prediction:
         top_ids: [B, W, K] int64, most likely first; ties go to the lower id.
         top_logits: [B, W, K] float32, their logits.
         lse: [B, W] float32, log-sum-exp over the vocabulary.
-        logits: [B, W, V] float32, or the model's dtype if a kernel reads them; None: not kept.
-        hidden: Hidden states in place of the logits; None: there are logits, or neither was kept.
-        shadow: The prediction by columns that do not attend to the predicted one; None unless needs.shadow.
-        attention: The attention of all columns; None unless needs.attention.
-        fitting: The prediction among the tokens that fit a constraint, if this one is raw; None: use this.
+        logits: [B, W, V] float32, or the model's dtype if a kernel reads them. None means not kept.
+        hidden: Hidden states, kept in place of the logits. None means that the logits or neither were kept.
+        shadow: The prediction by shadow columns, which do not attend to the column that they predict. None
+            unless needs.shadow.
+        attention: The attention of all columns. None unless needs.attention.
+        fitting: The prediction over only the tokens that fit a constraint, if this one covers all tokens.
+            None means that this one is to be used.
     """
 
     top_ids: Tensor
@@ -135,7 +137,7 @@ class Prediction:
         return replace(self, logits=None, hidden=None, shadow=shadow, fitting=None)
 
     def where(self, rows: Tensor, other: Prediction) -> Prediction:
-        """Return this prediction on the rows [B] that are true, `other` on the rest."""
+        """Return this prediction where `rows` [B] is true, and `other` elsewhere."""
 
         def choose(ours: Tensor, theirs: Tensor) -> Tensor:
             return torch.where(rows.view(-1, *[1] * (ours.ndim - 1)), ours, theirs)
@@ -143,7 +145,7 @@ class Prediction:
         return self.each(choose, other)
 
     def put(self, rows: Tensor, part: Prediction) -> Prediction:
-        """Return this prediction with `part` on the rows with these numbers [n]."""
+        """Return this prediction with `part` in place of the rows with these numbers [n]."""
         return self.each(lambda ours, theirs: ours.index_copy(0, rows, theirs), part)
 
     def take(self, rows: Tensor | slice) -> Prediction:
@@ -151,7 +153,7 @@ class Prediction:
         return self.each(lambda tensor: tensor[rows])
 
     def split(self, size: int = 1) -> list[Prediction]:
-        """Return the predictions of `size` rows at a time: far faster than taking them one by one."""
+        """Split into predictions of `size` rows each. This is far faster than repeated `take`."""
         members = [getattr(self, field.name) for field in fields(self)]
         parts = (repeat(None) if member is None else member.split(size) for member in members)
         return [Prediction(*part) for part in zip(*parts, strict=False)]
@@ -178,10 +180,10 @@ class Observation:
     """Everything that a sampler sees in one step.
 
     Attributes:
-        now: This step's prediction, with its full logits, or with hidden states where the sampler needs only
-            a few.
+        now: This step's prediction, with its full logits, or with hidden states if the sampler needs only a
+            few logits.
         past: Earlier predictions, newest first, at most needs.lookback.
-        seen: [B] number of `past` predictions that belong to this row.
+        seen: [B] earlier steps of the row in this history; it may exceed the length of `past`.
         drawn: [B, W] token that each position would commit now.
         masked: [B, W] bool, still masked.
         active: [B, W] bool, still masked and inside the current block.
@@ -189,12 +191,12 @@ class Observation:
         rate: [B] share of the masks that the fixed schedule would commit now.
         step: [B] steps already taken in this block.
         progress: [B] share of the step budget used, this step included.
-        carry: Decision.carry of the last step; None at the start of a history.
-        noise: [B, W] uniform in (0, 1); None unless needs.noise.
-        blockwise: True in the semi-autoregressive regime; False: the whole generation is one block.
+        carry: Decision.carry of the last step. None at the start of a history.
+        noise: [B, W] uniform in (0, 1). None unless needs.noise.
+        blockwise: True in the semi-autoregressive regime. False means that the whole generation is one block.
         eos_ids: The tokens that end a text.
-        tokens: [B, W] the tokens of the window; None unless needs.revoke.
-        written: [B, W] bool, columns that may be revoked or rewritten; None unless needs.revoke.
+        tokens: [B, W] the tokens of the window. None unless needs.revoke.
+        written: [B, W] bool, columns that may be revoked or rewritten. None unless needs.revoke.
     """
 
     now: Prediction
@@ -216,14 +218,14 @@ class Observation:
 
     @property
     def shadow(self) -> Prediction:
-        """The predictions by columns that do not attend to the predicted one. Raises if not asked for."""
+        """The prediction by shadow columns. Raises unless needs.shadow."""
         if self.now.shadow is None:
             raise ValueError("this prediction has no shadow columns; ask for them with Needs(shadow=True)")
         return self.now.shadow
 
     @property
     def attention(self) -> Attention:
-        """The attention of all columns. Raises if not asked for."""
+        """The attention of all columns. Raises unless needs.attention."""
         if self.now.attention is None:
             raise ValueError("this prediction has no attention; ask for it with Needs(attention=LAYERS)")
         return self.now.attention
@@ -236,13 +238,14 @@ class Decision:
     Attributes:
         commit: [B, W] bool, subset of obs.masked.
         eligible: [B, W] bool, positions that the rule accepted before the policy chose.
-        forced: [B] bool, the fallback chose, not the rule.
-        carry: [B, ...], comes back in the next Observation; None: nothing.
-        tokens: [B, W] tokens to write; None: obs.drawn.
+        forced: [B] bool, rows where the fallback chose instead of the rule.
+        carry: [B, ...], returned in the next Observation. None means nothing.
+        tokens: [B, W] tokens to write. None means obs.drawn.
         signals: [B, W] each, by name; only traces and views read them.
-        revoke: [B, W] bool, written columns to mask again, with Needs(revoke=True); None: none.
-        rewrite: [B, W] bool, written columns that take `tokens`, with Needs(revoke=True); None: none.
-        open: [B] bool, rows that go on with a block without masks, with Needs(revoke=True); None: none.
+        revoke: [B, W] bool, written columns to mask again, with Needs(revoke=True). None means none.
+        rewrite: [B, W] bool, written columns to overwrite with `tokens`, with Needs(revoke=True). None means
+            none.
+        open: [B] bool, rows that continue a block without masks, with Needs(revoke=True). None means none.
     """
 
     commit: Tensor
@@ -258,12 +261,12 @@ class Decision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speculation:
-    """How to guess the next canvases, which run beside the real one.
+    """How to guess the next canvases, which run in the same forward as the real one.
 
-    A sampler asks for it in Needs(speculation=...); `Speculative` does so around any sampler.
+    A sampler asks for it with Needs(speculation=...). `Speculative` adds it to any sampler.
 
     Attributes:
-        rows: Rows of a forward for each text: the real canvas and rows - 1 guesses.
+        rows: Rows per text in a forward: the real canvas and rows - 1 guesses.
         guess: The masks that a guess fills: "surest" (the most confident) or "first".
         partial: Commit only a part of a decision if that part was guessed (FreeDave++).
     """
@@ -280,19 +283,20 @@ class Needs:
     Attributes:
         top_k: Candidates kept per position, 1 to 1024.
         lookback: Earlier predictions kept, 0 to 64.
-        logits: Keep full logits in them (KL).
-        gather_logits: Logits of a few tokens, of this and of earlier predictions (exact JSD).
+        logits: Keep full logits in earlier predictions (for KL).
+        gather_logits: Read the logits of a few tokens in this and earlier predictions (for the exact JSD).
         span: The window is the whole generation, and the history is kept across blocks (KLASS, Prophet).
-        noise: A fresh uniform number per position and step.
-        min_length: Smallest number of generated columns.
+        noise: Draw a fresh uniform number per position and step.
+        min_length: Fewest columns that a generation may have.
         revoke: Allow to mask or rewrite tokens committed in the current block.
-        speculation: Run guesses of the next canvases in the same forward; None: no guesses.
-        shadow: Predict each window column once more, by one that does not attend to it.
-        attention: The last layers whose attention is averaged; 0: none.
-        carry: Numbers per column that it hands back in Decision.carry.
+        speculation: Run guesses of the next canvases in the same forward. None means no guesses.
+        shadow: Predict each window column once more, by a column that does not attend to it.
+        attention: Number of last layers whose attention is averaged. 0 means none.
+        carry: Numbers per column in Decision.carry.
         whole_blocks: A text ends only when its block is complete, because its end may be edited away.
         extra_steps: Steps that a block may take beyond one per column.
-        ends_last: It never writes an end token while a mask to its left stays, so no part of a decision may.
+        ends_last: The sampler never writes an end token while a mask to its left remains. A part of its
+            decision must not do so either.
     """
 
     top_k: int = 2
@@ -313,15 +317,15 @@ class Needs:
 
 
 class Sampler(Protocol):
-    """A sampler is a value: its memory travels in the Observation."""
+    """A rule that decides which positions to commit. It has no state; its memory is in the Observation."""
 
     @property
     def needs(self) -> Needs:
-        """The inputs to prepare; constant during a run."""
+        """The inputs that the loop must prepare; constant during a run."""
         ...
 
     def decide(self, obs: Observation) -> Decision:
-        """Return the positions to commit now; called once per step."""
+        """Return the positions to commit now. Called once per step, or twice if blocks overlap."""
         ...
 
 
@@ -330,10 +334,10 @@ class BlockGrid:
     """Block-causal attention: a column sees its own block and the blocks before it.
 
     Attributes:
-        length: Columns of a block.
+        length: Columns per block.
         origin: Count from a row's first real token, or from column 0 of the canvas.
         offset: Where block 0 begins, counted from the origin.
-        first_alone: The block before predicts the first column, which is decoded by itself.
+        first_alone: The block before predicts a block's first column, which is decoded by itself.
     """
 
     length: int
@@ -350,15 +354,15 @@ class ModelInfo:
         vocab_size: Width of the logits.
         mask_id: The mask token.
         eos_ids: The tokens that end a text.
-        pad_id: The token on the left of shorter prompts of a batch.
-        max_length: Most columns of a canvas.
+        pad_id: The token that pads the shorter prompts of a batch on the left.
+        max_length: Most columns that a canvas may have.
         new_tokens: Default length of a generation.
-        block_length: The family's default; None: the full sequence.
-        grid: The blocks that it attends by; None: every column sees every other.
+        block_length: The family's default block length. None means the full sequence.
+        grid: The blocks of block-causal attention. None means that every column sees every other.
         schedule: The family's fixed schedule: "linear" (LLaDA), "dream", "block" (SDAR, LLaDA2: the width of
-            a block over its steps) or "remaining" (A2D: the masks left over the steps left).
-        deterministic: Same tokens, same logits: an unchanged canvas needs no new forward.
-        separable: A row's logits depend on that row alone: rows may be run without the others.
+            a block divided by its steps) or "remaining" (A2D: the masks left divided by the steps left).
+        deterministic: The same tokens give the same logits, so an unchanged canvas needs no new forward.
+        separable: A row's logits depend on that row alone, so rows may run without the others.
     """
 
     vocab_size: int
@@ -379,7 +383,7 @@ class Cache(Protocol):
 
     @property
     def persistent(self) -> bool:
-        """Whether it keeps rows from block to block; else the first forward of a block stores all anew."""
+        """Whether it keeps rows from block to block. If not, the first forward of a block stores all."""
         ...
 
     def start_block(self, block: slice) -> None:
@@ -387,23 +391,26 @@ class Cache(Protocol):
         ...
 
     def note_masks(self, window: slice, masked: Tensor) -> None:
-        """Take note of the columns of the window that are masked, [B, W]; called before every forward."""
+        """Note which columns of the window are masked, [B, W]. Called before every forward."""
         ...
 
     def columns(self, need: slice, n: int) -> slice:
-        """Return the columns to run, of a canvas of `n`, to predict those in `need`; change nothing."""
+        """Return which of `n` columns to run to predict those in `need`. Change nothing."""
         ...
 
     def update(self, layer: int, columns: slice, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Store the keys and values of the columns that ran, and return those of all, [B, H, N, D] each."""
+        """Store the keys and values of the columns that ran. Return those of all, [B, H, N, D] each."""
         ...
 
     def ran(self, columns: slice) -> None:
-        """Take note of a complete forward of these columns."""
+        """Record a complete forward of these columns."""
         ...
 
     def keep(self, rows: Tensor) -> None:
-        """Keep these of the stored rows [n], in this order; called between start_block and a forward."""
+        """Keep only the stored rows with these numbers [n], in this order.
+
+        Called between start_block and a forward.
+        """
         ...
 
 
@@ -434,7 +441,7 @@ class HeadedLM(Protocol):
 
     @property
     def head_weight(self) -> Tensor | None:
-        """[V, D], or None if the head is not a plain matrix."""
+        """The weight of the head, [V, D], or None if the head is not a plain matrix."""
         ...
 
     def __call__(
@@ -457,16 +464,17 @@ class ShadowLM(Protocol):
     """A model that predicts a column from all others, for Needs(shadow=True)."""
 
     def shadow_states(self, tokens: Tensor, attend: Tensor | None, window: slice) -> tuple[Tensor, Tensor]:
-        """Return two predictions of the window's columns: as always, and without attending to the column.
+        """Return two predictions of the window: the usual one, and one by shadow columns.
 
-        Both are hidden states [B, W, D] if the model has a head, else logits [B, W, V].
+        A shadow column does not attend to the column that it predicts. Both predictions are hidden states
+        [B, W, D] if the model has a head, else logits [B, W, V].
         """
         ...
 
 
 @runtime_checkable
 class AttentionLM(Protocol):
-    """A model that shows its attention, for Needs(attention=LAYERS)."""
+    """A model that returns its attention, for Needs(attention=LAYERS)."""
 
     def attention_states(self, tokens: Tensor, attend: Tensor | None, layers: int) -> tuple[Tensor, Tensor]:
         """Return the prediction of every column and the attention [B, N, N] of the last layers, float32.
@@ -489,10 +497,10 @@ class Step:
         decision: The sampler's answer.
         running: [B] bool, rows that took this step.
         fresh: [B] bool, rows whose canvas had changed since their last forward.
-        forward: False: nothing had changed, so the last prediction was used again.
-        leftover: True: the budget was spent, and the remaining masks took their argmax.
-        revocable: Columns that a later step may mask or rewrite; None: none.
-        guesses: [B] guesses of the next canvases that ran beside a fresh row; None: none.
+        forward: False if nothing had changed and the last prediction was used again.
+        leftover: True if the budget was spent and the remaining masks were filled with their argmax.
+        revocable: Columns that a later step may mask or rewrite. None means none.
+        guesses: [B] guesses of the next canvases that ran beside a fresh row. None means none.
     """
 
     index: int
@@ -514,12 +522,12 @@ Count = TypeVar("Count", int, Tensor)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts(Generic[Count]):
-    """The cost of decoding: a number for one row, a tensor [B] for a batch.
+    """The cost of decoding. Each count is a number for one row, or a tensor [B] for a batch.
 
     Attributes:
         steps: Reverse steps.
         forwards: Forward passes that the row needed; a step on an unchanged canvas needs none.
-        rows: Rows of these forwards: its own, and guesses of the next canvases.
+        rows: Rows of these forwards, guesses of the next canvases included.
         accepted: Tokens committed by the rule.
         forced: Tokens committed by the fallback.
         forced_steps: Steps in which the fallback acted.

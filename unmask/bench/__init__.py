@@ -1,1 +1,1 @@
-"""Timings of this library, behind `unmask bench`. Comparisons with other code live in benchmarks/."""
+"""Timings of this library for `unmask bench`. Comparisons with other code live in benchmarks/."""

@@ -1,4 +1,4 @@
-"""`unmask bench cpu`: `less` beside `base` on a small model, and the share of a step outside the forward."""
+"""`unmask bench cpu`: time `less` and `base` on a small model, and the part of a step outside the forward."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The device of a benchmark, and settings of the process that hold during one run."""
+"""Choose the device of a benchmark, and change settings of the process during one run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from unmask.models.checkpoint.load import pick_device
 
 
 def full_size_device(name: str | None, *, small: bool) -> torch.device:
-    """Return the device of a full-size run: a GPU, or the CPU if it is named. A small run takes the CPU."""
+    """Return a GPU unless `name` is another device. A small run uses the CPU by default."""
     if small:
         return pick_device(name or "cpu")
     if name != "cpu" and pick_device("auto").type == "cpu":
@@ -43,7 +43,7 @@ def torch_path() -> Iterator[None]:
 
 @contextmanager
 def exact_float32() -> Iterator[None]:
-    """Multiply float32 matrices in float32; TF32 keeps only 10 bits of each number."""
+    """Multiply float32 matrices in float32, because TF32 keeps only 10 bits of each mantissa."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")
     try:

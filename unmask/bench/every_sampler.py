@@ -1,8 +1,8 @@
-"""A step of every registered sampler beside one of `threshold`, through the loop.
+"""Compare a step of every registered sampler with one of `threshold`, through the loop.
 
-The loop gives a sampler the extra columns, branches or attention that it asks for, so their cost is in the
-forward. The layers are tiny and the vocabulary is LLaDA's: on a CPU only the ratios mean something. For a
-step at full size see `unmask bench gpu --samplers all`.
+The loop gives a sampler the extra columns, branches or attention that it asks for, so their cost is part of
+the forward. The layers are tiny and the vocabulary is LLaDA's, so on a CPU only the ratios mean anything. For
+a step at full size see `unmask bench gpu --samplers all`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ HEADER = f"| sampler | step, in steps of `{BESIDE}` | its forward, likewise | al
 
 
 def kinds() -> list[str]:
-    """Return one preset for each class, needs and choice of words: the others differ in numbers only."""
+    """Return the first preset of each combination of class, needs and string fields."""
     found: dict[object, str] = {}
     for name, sampler in SAMPLERS.items():
         names: list[str] = [item.name for item in fields(sampler)] if is_dataclass(sampler) else []
@@ -43,8 +43,8 @@ def step_costs(
 ) -> dict[str, tuple[float, ...]]:
     """Return the cost of a step, of its forward and of the rest, in units of those of `threshold`.
 
-    Each is the median over turns; in a turn `threshold` runs right before the sampler, so that load slows
-    both alike. Without the published vocabulary, the model is tiny in all respects.
+    Each cost is the median over turns. In a turn, `threshold` runs right before the sampler, so that other
+    load slows both alike. Without the published vocabulary, the model is tiny in every respect.
     """
     published = SHAPES["published"]["llada"]
     config = {**published, **SHAPES["tiny"]["llada"]}

@@ -1,7 +1,8 @@
 """`unmask bench gpu`: a reverse step at full size on one GPU, in tables and a file.
 
-Weights are random, in the published shapes, made on the device. Every way to run the model is compared with
-the first: recorded forwards must give its tokens, and the fused summary the numbers of the torch path.
+The weights are random, in the published shapes, and are made on the device. Every way to run the model is
+compared with the first. Recorded forwards must write the same tokens, and the fused summary must match the
+torch path.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ PROGRAM = "unmask bench gpu"
 
 
 class Reference(Protocol):
-    """A sampler of other code that is timed in the same run; see benchmarks/reference.py."""
+    """A sampler from other code to time in the same run. See benchmarks/reference.py."""
 
     @property
     def name(self) -> str: ...
@@ -45,10 +46,10 @@ class GpuSettings:
 
     families: Sequence[str] = tuple(NAMES)
     ways: Sequence[str] = tuple(WAYS)
-    batches: Sequence[int | str] | None = None  # None: all of the sizes
+    batches: Sequence[int | str] | None = None  # None means all of the sizes
     caches: Sequence[str] = tuple(CACHES)  # runs without a cache are always timed
     samplers: Sequence[str] = SAMPLERS
-    device: str | None = None  # None: the first GPU, or the CPU for a small run
+    device: str | None = None  # None means the first GPU, or the CPU for a small run
     small: bool = False
     minutes: float = 20.0
 
@@ -59,7 +60,7 @@ class GpuSettings:
         check_names("samplers", self.samplers, list(dict.fromkeys((*SAMPLERS, *REGISTERED))))
         known = [str(batch) for batch in self._all_sizes.batches]
         check_names("batches", list(map(str, known if self.batches is None else self.batches)), known)
-        # compiling cannot be undone, so the ways run in their own order
+        # compiling cannot be undone, so the ways run in the order of WAYS
         object.__setattr__(self, "ways", [way for way in WAYS if way in self.ways])
 
     @property
@@ -151,7 +152,7 @@ def _measure_family(
 
 
 def _measure_way(report: Report, timer: StepTimer, settings: GpuSettings, found: dict[str, Any]) -> None:
-    """Time the important parts first, and caches last: their keys and values would count as memory."""
+    """Time the important parts first, and caches last, because their keys and values count as memory."""
     for batch in timer.sizes.batches:
         report.attempt(found, f"forward_b{batch}", partial(timer.forward, batch))
         report.attempt(found, f"step_b{batch}_none", partial(timer.step, batch, "none"))

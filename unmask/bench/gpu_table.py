@@ -9,11 +9,11 @@ from typing import Any
 from unmask.bench.step import WAYS
 from unmask.bench.timing import machine_line
 
-LSE_ERROR = 1e-4  # between two orders of summation in float32
+LSE_ERROR = 1e-4  # tolerance, because the two paths sum in different orders in float32
 
 
 def wrong(content: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the errors of each way. Compiled layers round differently, so their tokens may differ."""
+    """Yield the errors in the results. Compiled layers round differently, so their tokens may differ."""
     for family in content["families"].values():
         for cache, share in family.get("recorded", {}).get("same_tokens", {}).items():
             if share < 1:

@@ -1,7 +1,8 @@
 """`unmask bench growth`: how the cost of a step grows with the canvas and with the batch.
 
-Two floors stand beside each time: the forward's arithmetic, and one read of its weights, at rates that an
-H200 reaches on large products and copies. On other devices they serve for comparison only.
+Each time is compared with two floors: the time for the forward's arithmetic, and the time to read its weights
+once. Both assume rates that an H200 reaches on large products and copies. On other devices they serve for
+comparison only.
 """
 
 from __future__ import annotations
@@ -28,16 +29,16 @@ from unmask.models.trunk import Trunk
 
 FLOPS_PER_SECOND = 790e12
 BYTES_PER_SECOND = 4.3e12
-WARM_STEPS = 3  # enough to meet every shape of a decision
+WARM_STEPS = 3  # enough to run a decision of every shape
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Range:
     """The sizes to run. A third of the columns is prompt."""
 
-    columns: tuple[int, ...] = (128, 256, 512, 1024, 2048, 4096)  # of one row
+    columns: tuple[int, ...] = (128, 256, 512, 1024, 2048, 4096)  # tried with one row
     rows: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64)
-    usual: int = 384  # columns while the number of rows grows
+    usual: int = 384  # columns of each row while the number of rows grows
     steps: int = 8
     runs: int = 5
     warmups: int = 1
@@ -55,7 +56,7 @@ class Point(TypedDict):
     step_ms: float
     compute_floor_ms: float
     bytes_floor_ms: float
-    tokens_per_second: float  # columns through the model
+    tokens_per_second: float  # counts all columns, the prompt included
 
 
 @torch.no_grad()
@@ -93,7 +94,7 @@ def run_growth(
             work = partial(point, model, rows, columns, SMALL if small else Range(), place)
             report.attempt(points, f"{rows} x {columns}", work)
         del model, work
-        gc.collect()  # a compiled model and its runner refer to each other
+        gc.collect()  # a compiled model and its runner form a reference cycle
     log(f"\n{table(content)}")
     report.draw(draw, "growth.png")
     report.write()
@@ -148,7 +149,7 @@ def table(content: Mapping[str, Any]) -> str:
 
 
 def draw(content: Mapping[str, Any], path: Path) -> None:
-    """Draw, for each family, time by columns, time by rows and tokens per second, as a PNG."""
+    """Draw time over columns, time over rows and tokens per second for each family, as a PNG."""
     families = {name: list(points.values()) for name, points in content["families"].items() if points}
     if not families:
         raise ValueError("nothing was measured")
@@ -192,7 +193,7 @@ def _times(axes: Any, points: Sequence[Point], over: str) -> None:
 
 
 def _rate(axes: Any, points: Sequence[Point]) -> None:
-    """Draw the tokens per second beside the arithmetic limit."""
+    """Draw the tokens per second and their arithmetic limit."""
     rows = [p["rows"] for p in points]
     most = [p["rows"] * p["columns"] / p["compute_floor_ms"] * 1e3 for p in points]
     axes.plot(rows, most, **LINES["compute_floor_ms"])

@@ -1,9 +1,10 @@
 """The only benchmark code that reaches inside a model. Adapt this file when the model's forward changes.
 
-It needs four things of `Trunk`:
+It needs four things from `Trunk`:
 
 - `hidden_states(tokens, attend, window, cache)` runs a forward without its head. A compiled model may start
-  one early instead: `runner.submit(...)` returns a handle whose `result()` finishes it, or that is dropped.
+  it early instead: `runner.submit(...)` returns a handle, and its `result()` finishes the forward. The loop
+  may also drop the handle.
 - `logits(states)` applies the head.
 - `states(tokens, attend, columns, cache)` returns the normed hidden states of the columns.
 - `embed` and `head` hold their weights; `head` is None if it shares the embedding's.
@@ -21,15 +22,15 @@ from unmask.bench.timing import Spans, synchronize
 from unmask.fast.graphs import Pending
 from unmask.models.trunk import Trunk
 
-# methods of a model that begin a forward, for samplers with different needs
+# methods of a model that begin a forward, one for each kind of sampler needs
 OPENINGS = ("hidden_states", "shadow_states", "attention_states")
 
 
 class ForwardMarks(NamedTuple):
     """When the parts of each forward of a run began and ended."""
 
-    opening: Spans  # the layers that start early, or all of them
-    rest: Spans  # the other layers
+    opening: Spans  # the layers that were started early, or else all layers
+    rest: Spans  # the remaining layers
     head: Spans
 
     def forward_ms(self) -> float:

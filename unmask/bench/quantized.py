@@ -1,7 +1,7 @@
-"""`unmask bench quantized`: accuracy of the quantized formats beside plain weights, paired by question.
+"""`unmask bench quantized`: compare the accuracy of quantized formats with plain weights, by question.
 
-Both small models answer the questions of the seven mini tasks. Runs are kept in the folder of `--out` and
-read again, so a killed command goes on where it was.
+Both small models answer the questions of the seven mini tasks. Runs are stored in the folder `--out`, so
+running a killed command again resumes it.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from unmask.samplers import Threshold
 from unmask.types import Sampler
 
 PLAIN = "auto"  # float32 on a CPU, bfloat16 on a GPU
-MOST_LOST = {"fp8": 0.5, "int8": 0.5, "int4": 1.5}  # points of macro accuracy
-LOWEST = {"fp8": -1.0, "int8": -1.0}  # points that the interval over all samplers must lie above
+MOST_LOST = {"fp8": 0.5, "int8": 0.5, "int4": 1.5}  # points of macro accuracy that a format may lose
+LOWEST = {"fp8": -1.0, "int8": -1.0}  # points above which the interval over all samplers must begin
 ALL = "all"  # the mean over the samplers
 SAMPLERS: dict[str, Callable[[str], Sampler]] = {
     "base": methods.base,
@@ -52,7 +52,10 @@ def run_quantized(
     out: Path | None = None,
     log: Callable[[str], None] = print,
 ) -> dict[str, Any]:
-    """Answer `items` questions of each task (None: all), print the table, and write `out`/quantized.json."""
+    """Answer `items` questions of each task, print the table, and write `out`/quantized.json.
+
+    Without `items`, answer all questions, or two of each task in a small run. Return the results.
+    """
     check_names("dtypes", dtypes, MOST_LOST)
     check_names("samplers", samplers, SAMPLERS)
     place = pick_device(device or ("cpu" if small else "auto"))
@@ -107,7 +110,7 @@ def _compare(
     found: dict[str, Any],
     answers: dict[str, list[Outcomes]],
 ) -> None:
-    """Answer with plain weights, then in each format; store the differences, and add the answers by dtype."""
+    """Answer with plain weights and then in each format. Add the differences to `found`."""
     made: dict[str, Outcomes] = {}
     for dtype, lab in labs.items():
         if dtype != PLAIN and PLAIN not in made:
@@ -131,7 +134,7 @@ def _answer(lab: Lab, model: str, sampler: str) -> Outcomes:
 
 
 def over_samplers(answers: Mapping[str, Sequence[Outcomes]], count: int) -> dict[str, Any]:
-    """Compare each format with plain weights over `count` samplers; leave out one that lacks a sampler."""
+    """Compare each format with plain weights over `count` samplers, unless it lacks one of them."""
     complete = {dtype: runs for dtype, runs in answers.items() if len(runs) == count}
     if PLAIN not in complete:
         return {}
@@ -151,7 +154,7 @@ def summary(runs: Sequence[Outcomes]) -> dict[str, Any]:
 
 
 def difference(plain: Sequence[Outcomes], runs: Sequence[Outcomes]) -> dict[str, float]:
-    """Return the points that runs gain over plain ones, paired by question: its mean over the runs counts."""
+    """Return the points that `runs` gain over `plain`. A question counts with its mean gain over the runs."""
     pairs = list(zip(plain, runs, strict=True))
     gains = {
         task: [stats.gains(one[task].records, two[task].records) for one, two in pairs] for task in plain[0]
@@ -170,7 +173,7 @@ def _rows(content: Mapping[str, Any]) -> Iterator[tuple[str, str, str, Mapping[s
 
 
 def wrong(content: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the formats that lost more than they may."""
+    """Yield a sentence for every format that lost more than it may."""
     for model, sampler, dtype, found in _rows(content):
         if found.get("points", 0.0) < -MOST_LOST.get(dtype, 0.0):
             most = f"at most {MOST_LOST[dtype]:g} may be lost"

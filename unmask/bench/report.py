@@ -1,4 +1,4 @@
-"""Results that are written as they come, and a list of the problems."""
+"""Collect results and problems, and write them to a file as they come."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ import torch
 
 @dataclass(slots=True)
 class Report:
-    """All results of a benchmark. The file is rewritten after each of them."""
+    """The results of a benchmark. The file is rewritten after each result."""
 
     content: dict[str, Any]
     path: Path | None
-    deadline: float  # a time of time.monotonic
+    deadline: float  # on the clock of time.monotonic
     log: Callable[[str], None] = print
     problems: list[str] = field(default_factory=list)
 
@@ -43,7 +43,7 @@ class Report:
         self.log(f"problem: {sentence}")
 
     def draw(self, draw: Callable[[dict[str, Any], Path], None], name: str) -> None:
-        """Draw the results beside the file. Without the drawing library, record a problem instead."""
+        """Draw the results into a file in the same folder, or record why there is no figure."""
         if self.path is None:
             return
         try:
@@ -63,7 +63,7 @@ class Report:
 
 
 def _first_line(error: Exception) -> str:
-    """Return the type and the first line of an error; its message may be empty."""
+    """Return the type and the first line of an error, whose message may be empty."""
     return f"{type(error).__name__}: {str(error).strip()}".splitlines()[0]
 
 

@@ -1,8 +1,8 @@
 """`unmask bench same`: check that every fast path writes the tokens of the plain path.
 
-In float32 all tokens must be equal; in narrower dtypes the share is reported. The plain path runs the layers
-as loaded, summarizes with torch alone and has no cache. Caches are refreshed at every step, so that they
-compute the same numbers in another way.
+In float32 all tokens must be equal. In narrower dtypes the share of equal tokens is reported. The plain path
+runs the layers as loaded, summarizes with torch alone and has no cache. Caches are refreshed at every step,
+so that they compute the same numbers in another way.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ PLAIN = "plain"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Way:
-    """How to run a model. All ways but the plain one use the fused kernels if the device has any."""
+    """How to run a model. All ways but the plain one use the fused kernels if they run on the device."""
 
     kernels: bool = True
-    compiled: Mapping[str, Any] | None = None  # options of `compile`
+    compiled: Mapping[str, Any] | None = None  # options of `compile`, or None to leave the model as loaded
     cache: Recompute | None = None
 
 
@@ -143,7 +143,7 @@ class Check:
         self.device = device
         self.size = size
         self.samplers = samplers
-        self.first = first  # the dtype that the plain path of others is compared with
+        self.first = first  # the dtype whose plain path the others' are compared with
         self.expected: dict[str, dict[str, Tensor]] = {}
 
     def shares(self, way: str, dtype: str) -> dict[str, float]:
@@ -169,7 +169,7 @@ class Check:
             return {name: self.decode(model, name, way.cache) for name in self.runnable(way)}
 
     def runnable(self, way: Way) -> list[str]:
-        """Return the samplers that can run this way; some need the whole canvas, so no cache."""
+        """Return the samplers that can run this way. Some need the whole canvas and cannot use a cache."""
         return [
             name for name in self.samplers if way.cache is None or extra_needs(make_sampler(name)) is None
         ]
@@ -183,7 +183,7 @@ class Check:
         return decode(model, canvas, make_sampler(sampler), blocks, cache=cache).generated
 
     def canvas(self, model: Trunk) -> Canvas:
-        """Return prompts of different lengths, padded on the left."""
+        """Return a canvas of prompts of different lengths, padded on the left."""
         info, rows = model.info, self.size.rows
         prompts = list(questions(model, rows)) if model.tokenizer else list(noise(info.mask_id, rows))
         return blank(prompts, self.size.length, mask_id=info.mask_id, pad_id=info.pad_id, device=self.device)

@@ -35,7 +35,7 @@ SAMPLERS = (
 
 
 def predictions(vocabulary: int, *, window: int, device: torch.device) -> tuple[Prediction, Prediction]:
-    """Return two steps of a half-decided model: confidences from 0 to 1 that drift a little."""
+    """Return the predictions of a step and of the one before. Their confidences, 0 to 1, drift a little."""
     generator = torch.Generator().manual_seed(0)
     before = torch.randn(1, window, vocabulary, generator=generator)
     winners = torch.randint(vocabulary, (1, window, 1), generator=generator)
@@ -45,7 +45,7 @@ def predictions(vocabulary: int, *, window: int, device: torch.device) -> tuple[
 
 
 def observation(sampler: Sampler, now: Prediction, before: Prediction) -> Observation:
-    """Return the middle of a full-sequence decoding: every other position is still masked."""
+    """Return an observation halfway through full-sequence decoding, with every other position masked."""
     rows, window = now.lse.shape
     device = now.lse.device
     masked = torch.arange(window, device=device).expand(rows, window) % 2 == 0
@@ -76,7 +76,7 @@ def step(sampler: Sampler, obs: Observation) -> object:
 
 
 def best_seconds(works: Sequence[Callable[[], object]], repeat: int, device: torch.device) -> list[float]:
-    """Return the best time of each, after one warm-up. They take turns, so that load slows all alike."""
+    """Return the best time of each after one warm-up. They take turns, so that other load slows all alike."""
     best = [float("inf")] * len(works)
     for turn in range(repeat + 1):
         for index, work in enumerate(works):
@@ -96,7 +96,7 @@ def measure(
 ) -> Iterator[tuple[str, list[float]]]:
     """Yield each sampler with the cost of its step, in units of one pass over the logits.
 
-    With `rules`, the cost of the rule of the same name follows; both are timed in turns.
+    With `rules`, the cost of the rule of the same name follows. The sampler and its rule are timed in turns.
     """
     now, before = predictions(vocabulary, window=window, device=device)
     logits = now.full_logits
@@ -116,7 +116,7 @@ def measure(
 def run_samplers(
     device: str, repeat: int, *, rules: Mapping[str, Rule] | None = None, log: Callable[[str], None] = print
 ) -> None:
-    """Print the costs as a table. `rules` are other implementations to time beside the samplers."""
+    """Print the costs as a table. `rules` are other implementations to time along with the samplers."""
     place = pick_device(device)
     whole("--repeat", repeat, 1)
     log(f"one step, B = 1, W = {WINDOW}; unit: torch.topk(8) + torch.logsumexp over the same logits")

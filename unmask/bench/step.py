@@ -1,4 +1,4 @@
-"""Time one reverse step of a model: its forward, the sampler's share, with and without a cache."""
+"""Time one reverse step of a model: the forward and the sampler's share, with and without a cache."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ class Sizes:
     length: int = 256
     block: int = 64
     batches: tuple[int, ...] = (1, 8, 32)
-    budgets: tuple[int, ...] = (64, 16, 8)  # reverse steps for each batch size; the rest is filled at the end
+    budgets: tuple[int, ...] = (64, 16, 8)  # reverse steps per batch size, before leftovers are filled
     runs: int = 20
     warmups: int = 5
 
     def only(self, batches: Sequence[int]) -> Sizes:
-        """Return the same sizes with these batch sizes alone."""
+        """Return the same sizes with only these batch sizes."""
         kept = {batch: budget for batch, budget in self.budget_of.items() if batch in batches}
         return replace(self, batches=tuple(kept), budgets=tuple(kept.values()))
 
@@ -69,10 +69,10 @@ SMALL = Sizes(prompt=16, length=32, block=16, batches=(1, 2), budgets=(8, 8), ru
 
 
 class StepTime(TypedDict):
-    """A step beside its forward, in milliseconds."""
+    """The times of a step and of its forward, in milliseconds."""
 
     forward_ms: float
-    step_ms: float | None  # None: the run had too few forwards
+    step_ms: float | None  # None if the run had too few forwards
 
 
 def full_size(family: str, device: torch.device, *, small: bool, dtype: torch.dtype | None = None) -> Trunk:
@@ -83,7 +83,7 @@ def full_size(family: str, device: torch.device, *, small: bool, dtype: torch.dt
 
 
 class StepTimer:
-    """Times one model. The first way to run it writes the tokens that later ways are compared with."""
+    """Times one model. The tokens of the first way to run it are compared with those of later ways."""
 
     def __init__(self, model: Trunk, sizes: Sizes, device: torch.device) -> None:
         self.model = model
@@ -142,10 +142,10 @@ class StepTimer:
         return self.milliseconds(partial(self.model, tokens, None, window, cache))
 
     def step(self, batch: int, cache: str) -> dict[str, Any]:
-        """Time a reverse step of `less`: the mean over a whole run, with every wait of the host.
+        """Time a reverse step of `less` as the mean over a whole run, including every wait of the host.
 
-        Forwards that refresh a cache count. Without a cache the result also holds the run's own forwards;
-        with one it holds the usual step inside a block.
+        Forwards that refresh a cache count. Without a cache, the result also holds the times of the run's own
+        forwards. With a cache, it holds the usual time of a step inside a block.
         """
         budget = self.sizes.budget_of[batch]
         run = partial(self.decode, batch, cache, steps=budget)
@@ -161,13 +161,13 @@ class StepTimer:
         return found | {"inside_ms": self._inside_a_block(run)}
 
     def sampler(self, name: str) -> StepTime:
-        """Time a step of a sampler beside its forward, on one row without a cache."""
+        """Time a step of a sampler and its forward, on one row without a cache."""
         run = partial(self.decode, 1, "none", steps=self.sizes.budgets[0], sampler=name)
         run()
         return self._marked(run)
 
     def _forward_after(self, run: Callable[[], object], batch: int, count: int) -> float:
-        """Return the milliseconds of `count` forwards right after a run, when the GPU is as warm."""
+        """Return the mean milliseconds of `count` forwards right after a run, with the GPU just as warm."""
         forward, spans = self._forward(batch), Spans(self.device)
         run()
         for _ in range(count):
@@ -178,14 +178,15 @@ class StepTimer:
     def _marked(self, run: Callable[[], object]) -> StepTime:
         """Return the mean forward of a run and the mean time from one forward to the next.
 
-        Timed apart, the same forward takes 3 % more or less: a GPU's clock follows its load and heat.
+        Timed separately, the same forward may take 3 % more or less, because a GPU's clock follows its load
+        and heat.
         """
         marks = mark_forwards(self.model, run, self.device)
         steps = marks.step_ms()
         return StepTime(forward_ms=marks.forward_ms(), step_ms=mean(steps) if steps else None)
 
     def _inside_a_block(self, run: Callable[[], object]) -> float | None:
-        """Return the median milliseconds from forward to forward; few forwards refresh the cache."""
+        """Return the median milliseconds from forward to forward. Few forwards refresh the cache."""
         steps = mark_forwards(self.model, run, self.device).step_ms()
         return median(steps) if steps else None
 

@@ -1,8 +1,8 @@
-"""`unmask bench gpu --dtypes ...`: a step of `less` beside its floor, for every dtype, batch and cache.
+"""`unmask bench gpu --dtypes ...`: compare a step of `less` with its floor, for every dtype, batch and cache.
 
-The floor is the larger of two times: one read of the weights, and the arithmetic, at rates that an H200
-reaches. Weights are random, in the published shapes. The agreement with bf16 on them says how much a format
-rounds; a trained model is surer of its tokens.
+The floor is the larger of two times: to read the weights once, and to do the arithmetic, at rates that an
+H200 reaches. The weights are random, in the published shapes. Their agreement with bf16 shows how much a
+format rounds. A trained model is surer of its tokens, so rounding changes fewer of them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from unmask.models.quantized.convert import quantize_model
 from unmask.models.trunk import Shape, Trunk
 
 PLAIN = "bf16"
-# times the rate of bf16 at which the products of the layers can run; attention and head are in bf16
+# speed of the layers' products relative to bf16; attention and the head always run in bf16
 SPEED = {PLAIN: 1, "fp8": 2, "int8": 2, "int4": 1}
 CACHES = ("none", "dual")
 FILE = "targets.json"
@@ -45,11 +45,11 @@ def run_targets(
     out: Path | None = None,
     log: Callable[[str], None] = print,
 ) -> dict[str, Any]:
-    """Measure, print the table, and write `out`/targets.json, which keeps what it has already."""
+    """Measure, print the table, and write `out`/targets.json. Keep its earlier results of this device."""
     check_names("dtypes", dtypes, SPEED)
     check_names("caches", [name for name in settings.caches if name != "prefix"], CACHES)
     device = full_size_device(settings.device, small=settings.small)
-    options = [pair for pair in settings.options() if pair[0] != "samplers"]  # those of the other tables
+    options = [pair for pair in settings.options() if pair[0] != "samplers"]  # for the other tables
     content: dict[str, Any] = {
         "command": command_line(PROGRAM, [("dtypes", ",".join(dtypes)), *options], small=settings.small),
         "machine": machine(device),
@@ -95,7 +95,7 @@ def _measure_family(
                     report.attempt(results, name, partial(_step, timer, dtype, batch, cache))
         report.attempt(results, "parts", timer.parts)
         del model, timer
-        gc.collect()  # a compiled model and its runner refer to each other
+        gc.collect()  # a compiled model and its runner form a reference cycle
 
 
 def _logits(timer: StepTimer) -> Tensor:
@@ -113,7 +113,7 @@ def _agreement(timer: StepTimer, expected: Tensor) -> dict[str, float]:
 
 
 def _step(timer: StepTimer, dtype: str, batch: int, cache: str) -> dict[str, float | None]:
-    """Time a step without a cache, or inside a block with one, and set it beside its floor."""
+    """Time a step without a cache, or inside a block with one, and compare it with its floor."""
     step = timer.step(batch, cache)
     taken = step["ms"] if cache == "none" else step["inside_ms"]
     floor = floor_ms(timer.model, timer.sizes, dtype, batch, cache)
@@ -121,7 +121,7 @@ def _step(timer: StepTimer, dtype: str, batch: int, cache: str) -> dict[str, flo
 
 
 def floor_ms(model: Trunk, sizes: Sizes, dtype: str, batch: int, cache: str) -> float:
-    """Return the least milliseconds of a step: of its bytes or of its arithmetic."""
+    """Return the least milliseconds of a step: the time to read its bytes or to do its arithmetic."""
     columns = sizes.prompt + sizes.length
     running, window = (columns, sizes.length) if cache == "none" else (sizes.block, sizes.block)
     products = _products(model.shape, running)

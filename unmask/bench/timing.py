@@ -40,12 +40,12 @@ def milliseconds(work: Work, *, runs: int, warmups: int, device: torch.device) -
 
 
 def _enough(work: Work, runs: int, device: torch.device) -> int:
-    """Return `runs`, or the number of runs that fit into a second, but at least five."""
+    """Return the number of runs that fit into a second: at least five, but at most `runs`."""
     return min(runs, max(5, int(1 / timed(work, device)[0])))
 
 
 class Spans:
-    """When some calls began and ended, by the device's clock. Read it after a synchronize."""
+    """When some calls began and ended, by the device's clock. Call `synchronize` before you read it."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -111,7 +111,7 @@ def watch_memory(device: torch.device) -> None:
 def memory_peaks(device: torch.device, *, above: int) -> dict[str, int]:
     """Return the peaks since `watch_memory`, less `above`: bytes in tensors, and bytes that torch reserved.
 
-    CUDA graphs keep memory reserved that no tensor uses in between; only the second number counts it.
+    CUDA graphs reserve memory that no tensor uses between replays. Only the second number counts it.
     """
     if device.type != "cuda":
         return {"peak_bytes": 0, "taken_bytes": 0}

@@ -1,1 +1,1 @@
-"""Constraints: texts that always fit a regular expression, a JSON schema or a list of choices."""
+"""Constraints: texts that always fit a regular expression, a JSON schema, a list of choices or a grammar."""

@@ -21,26 +21,26 @@ from unmask.constraints.bytes import ByteAutomaton, field_of
 from unmask.constraints.language import Constraint
 from unmask.errors import FieldError
 
-VERSION = 1  # of the files in the cache
-NEVER, END = 0, 1  # the classes of tokens that no text holds, and of those that end it
+VERSION = 1  # version of the cached files
+NEVER, END = 0, 1  # the class of tokens that no text can have, and the class of end tokens
 MAX_STATES = 4000
-MAX_BYTES = 512 << 20  # of the tables of one language
-CHUNK = 1 << 23  # numbers at a time, while tokens are read
-KEPT = 16  # automata in memory
+MAX_BYTES = 512 << 20  # bytes of the tables of one language
+CHUNK = 1 << 23  # numbers to process at a time while tokens are read
+KEPT = 16  # most automata that stay in memory
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TokenAutomaton:
-    """How each class of tokens moves each state; the last state is dead, and state 0 is the start.
+    """How each class of tokens moves each state. State 0 is the start, and the last state is dead.
 
-    Tokens of one class move every state alike. An end token is not part of a text; see `Language`.
+    Tokens of one class move every state alike. End tokens are not part of a text; see `Machine`.
     """
 
     next: Tensor  # [S, C] int64
     kinds: Tensor  # [V] int64, the class of each token
     accept: Tensor  # [S] bool
-    copies: dict[torch.device, TokenAutomaton] = field(default_factory=dict)  # on other devices
-    machines: dict[bool, Any] = field(default_factory=dict)  # made of it: see `fitting.machine_of`
+    copies: dict[torch.device, TokenAutomaton] = field(default_factory=dict)  # copies on other devices
+    machines: dict[bool, Any] = field(default_factory=dict)  # see `fitting.machine_of`
 
     def to(self, device: torch.device) -> TokenAutomaton:
         """Return the same automaton on another device, the same copy every time."""
@@ -92,11 +92,11 @@ def _with_special_classes(
 
 @dataclass(frozen=True, slots=True)
 class _Trie:
-    """The beginnings of all tokens, by length; node 0 is the empty one."""
+    """The prefixes of all tokens, sorted by length. Node 0 is the empty prefix."""
 
     parents: Tensor  # [nodes]
-    bytes: Tensor  # [nodes], the last byte
-    levels: list[slice]  # the nodes of each length from 1
+    bytes: Tensor  # [nodes], the last byte of each prefix
+    levels: list[slice]  # the nodes of each length from 1 on
 
     def walk(self, table: Tensor, states: Tensor) -> Tensor:
         """Return where each node leads from each state, [states, nodes]."""
@@ -139,7 +139,7 @@ class Automata:
         ends: Sequence[int],
         stop: Sequence[str] = (),
     ) -> TokenAutomaton:
-        """Return the automaton of a constraint; `tokens` has None where no text may hold a token."""
+        """Return the automaton of a constraint. `tokens` has None for tokens that no text may hold."""
         key = _key(constraint.request, _digest(tokens), tuple(ends), tuple(stop))
         with self._lock:
             if key in self._kept:
@@ -198,14 +198,14 @@ def _read(key: str) -> TokenAutomaton | None:
         return TokenAutomaton(stored["next"].long(), stored["kinds"].long(), stored["accept"])
     except (OSError, RuntimeError, KeyError, EOFError, ValueError, TypeError):
         return None
-    except Exception as error:  # a damaged file: pickle raises errors of its own
+    except Exception as error:  # a damaged file, for which pickle raises its own errors
         if type(error).__module__ not in ("_pickle", "pickle", "zipfile"):
             raise
         return None
 
 
 def _write(key: str, made: TokenAutomaton) -> None:
-    """Store an automaton; a folder that cannot be written is left alone."""
+    """Store an automaton. Do nothing if the folder cannot be written."""
     with suppress(OSError, RuntimeError):
         folder = cache_folder()
         folder.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""The automaton of a language over bytes: compiled in a process of its own, then made small."""
+"""The automaton of a language over bytes: compiled in a separate process, then minimized."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from unmask.constraints.language import Choice, Constraint, Grammar, JSONSchema
 from unmask.errors import FieldError
 
 COMPILER = Path(__file__).with_name("compiler.py")
-SECONDS = 20.0  # that the compiler may take
+SECONDS = 20.0  # time limit of the compiler
 NOT_REGULAR = "lookaround, backreferences and word boundaries are not regular"
 
 
 @dataclass(frozen=True, slots=True)
 class ByteAutomaton:
-    """States 0 to S - 1, where 0 is the start, and S, from which nothing is accepted."""
+    """An automaton over bytes. State 0 is the start, and nothing is accepted from the last state, S."""
 
     table: Tensor  # [S + 1, 256] int64
     accept: Tensor  # [S + 1] bool
@@ -62,7 +62,7 @@ class ByteAutomaton:
         """Return the automaton of the texts of this one that do not hold `text`."""
         seen, full = _progress(text), len(text)
         count, dead = len(self.table), self.dead
-        # states are pairs: one of this automaton, and how much of the text was just read
+        # states are pairs of a state of this automaton and how much of the text was just read
         states = self.table[:, None, :] * full + seen[None]
         gone = (self.table == dead)[:, None, :] | (seen == full)[None]
         table = states.masked_fill(gone, count * full).flatten(0, 1)
@@ -72,14 +72,14 @@ class ByteAutomaton:
     def minimized(self) -> ByteAutomaton:
         """Return the smallest automaton of the same language."""
         alive = self.accept.clone()
-        while True:  # states that lead nowhere are the dead one
+        while True:  # states that cannot reach an accepting one count as dead
             more = alive | alive[self.table].any(-1)
             if torch.equal(more, alive):
                 break
             alive = more
         if not alive[0]:
             return ByteAutomaton(torch.zeros(1, 256, dtype=torch.int64), torch.zeros(1, dtype=torch.bool))
-        # equal columns tell nothing new, and sums with random factors tell different rows apart
+        # drop equal columns, and tell different rows apart by sums with random factors
         columns = torch.unique(self.table, dim=1)
         factors = torch.randint(-(2**62), 2**62, (columns.shape[1] + 1,), generator=torch.Generator())
         label, count = torch.where(alive, 1 + self.accept.long(), 0), 0
@@ -94,7 +94,7 @@ class ByteAutomaton:
         return self._merged(label, alive)
 
     def _merged(self, label: Tensor, alive: Tensor) -> ByteAutomaton:
-        """Return the automaton with one state per label, of those that the start reaches."""
+        """Return the automaton with one state for each label that the start reaches."""
         first: dict[int, int] = {}
         labels = label.tolist()
         for state, name in enumerate(labels):
@@ -116,10 +116,10 @@ class ByteAutomaton:
 
 
 def _progress(text: bytes) -> Tensor:
-    """Return how much of a text was just read, after each byte, [length, 256]; length: all of it."""
+    """Return how many bytes of a text match after a next byte, by how many matched before, [length, 256]."""
     table = torch.zeros(len(text), 256, dtype=torch.int64)
     table[0, text[0]] = 1
-    fallback = 0  # the longest part of the text read before that is also a beginning of it
+    fallback = 0  # length of the longest proper suffix of the bytes read that is also a prefix of the text
     for read in range(1, len(text)):
         table[read] = table[fallback]
         fallback = int(table[fallback, text[read]])

@@ -1,8 +1,8 @@
-"""Compiles a language to an automaton over bytes, with little memory and time. A script, never imported.
+"""Compiles a language to an automaton over bytes, with limited memory. A script, never imported.
 
-Reads a JSON object from the standard input: {"regex": ...} or {"json_schema": ...}. Writes {"accept": [...],
-"table": base64 of int32 [states, 256], -1 for no state} or {"problem": ..., "message": ...}. State 0 is the
-start.
+It reads a JSON object from standard input: {"regex": ...} or {"json_schema": ...}. It writes {"accept":
+[...], "table": base64 of int32 [states, 256], -1 for no state} or {"problem": ..., "message": ...}. State 0
+is the start.
 """
 
 import base64
@@ -19,7 +19,7 @@ from outlines_core.json_schema import build_regex_from_schema
 MEMORY = 2 << 30  # bytes of address space
 MAX_STATES = 20_000
 END = "\U0010ffff"  # marks the end of a text; not a character
-UNSAFE = (*range(0x20), 0x22, 0x5C)  # bytes that a JSON string cannot hold as they are
+UNSAFE = (*range(0x20), 0x22, 0x5C)  # bytes that a JSON string must escape
 
 
 def compile_language(request: dict[str, Any]) -> dict[str, Any]:
@@ -36,7 +36,7 @@ def compile_language(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def index(pattern: str) -> Index:
-    """Return the transitions of a pattern with the end mark behind it."""
+    """Return the transitions of a pattern followed by the end mark."""
     letters = {bytes([byte]): [byte] for byte in range(256)}
     # without the mark, the first alternative that matches would hide longer ones
     return Index(f"(?:{pattern}){END}", Vocabulary(256, letters))

@@ -18,11 +18,11 @@ FREE = -1  # the language of a row without a constraint
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One language, and where each row of the batch would stand in it."""
+    """One language, and the states that each row of the batch could be in."""
 
     machine: Machine
-    left: Tensor | None = None  # [B, S] states before the window
-    right: Tensor | None = None  # [B, S] states behind it from which the end can be reached
+    left: Tensor | None = None  # [B, S], states before the window
+    right: Tensor | None = None  # [B, S], states after it from which the end can be reached
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,17 +30,17 @@ class Fitting:
     """The languages of the rows of a batch, in the window that is decoded."""
 
     parts: tuple[Part, ...]
-    which: Tensor  # [B] the row's language, or FREE
-    first: int  # column of the text
-    last: Tensor | None = None  # [N] bool, the last columns of gaps; None: a generation
-    outside: Tensor | None = None  # [B, N] bool, columns that are no part of the text
+    which: Tensor  # [B], the number of each row's language, or FREE
+    first: int  # the first column of the text
+    last: Tensor | None = None  # [N] bool, the last columns of gaps; None for a generation
+    outside: Tensor | None = None  # [B, N] bool, columns that are not part of the text
     window: slice | None = None
 
     @staticmethod
     def of(
         automata: Sequence[TokenAutomaton | None], canvas: Canvas, first: int, last: Tensor | None = None
     ) -> Fitting:
-        """Return the languages of rows; None: any text."""
+        """Return the languages of rows. None in `automata` means any text."""
         device, kinds = (
             canvas.tokens.device,
             list(dict.fromkeys(each for each in automata if each is not None)),
@@ -58,7 +58,7 @@ class Fitting:
         return self._each(lambda tensor: tensor.repeat_interleave(copies, dim=0))
 
     def to(self, device: torch.device | str) -> Fitting:
-        """Return the same languages on another device, before any window."""
+        """Return the same languages on another device, without a window."""
         where = torch.device(device)
         gaps = self.last is not None
         parts = [Part(machine_of(part.machine.automaton.to(where), gaps=gaps)) for part in self.parts]
@@ -76,7 +76,7 @@ class Fitting:
         return replace(self, parts=tuple(parts), which=work(self.which), outside=outside)
 
     def focus(self, canvas: Canvas, closed: Tensor | None, window: slice) -> Fitting:
-        """Return the languages with the columns outside the window read; they stay as they are."""
+        """Return the languages after reading the columns outside the window, which must not change."""
         rows, end = canvas.tokens.shape
         parts = []
         for part in self.parts:
@@ -91,7 +91,7 @@ class Fitting:
         return replace(self, parts=tuple(parts), window=window)
 
     def allowed(self, canvas: Canvas, closed: Tensor | None) -> Allowed:
-        """Return the tokens that can stand in each column of the window in some text that fits."""
+        """Return the tokens that each column of the window can have in some text that fits."""
         most = max(part.machine.next.shape[1] for part in self.parts)
         window, free = self._window, self.which == FREE
         classes = free[:, None, None].expand(-1, window.stop - window.start, most)
@@ -117,7 +117,8 @@ class Fitting:
     ) -> Tensor:
         """Return the wanted columns [B, W] whose tokens [B, W] fit together, the most confident first.
 
-        The canvas has masks where it may change. Each token fits alone, so a row that wants some gets one.
+        The canvas has masks where it may change. Each token fits on its own, so a row that wants some gets at
+        least one.
         """
         window = self._window
         now = canvas.tokens[:, window]
@@ -136,7 +137,7 @@ class Fitting:
         return admitted
 
     def shortest(self, canvas: Canvas, closed: Tensor | None) -> list[int | None]:
-        """Return the fewest tokens that each language needs, or None for a row that has a text that fits."""
+        """Return the fewest tokens that each row's language needs, or None if a text fits the row."""
         end = canvas.tokens.shape[1]
         whole = self.focus(canvas, closed, slice(end, end))
         fits = whole._fits(canvas, closed, canvas.tokens[:, end:]).tolist()

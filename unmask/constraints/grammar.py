@@ -1,7 +1,7 @@
 """Hold rows to context-free grammars, left to right: llguidance says which tokens may come next.
 
-Only the first mask of a row is held to the grammar. Tokens behind it are committed if they follow without a
-gap and the grammar takes them one after another; all others wait.
+Only the first mask of a row is held to the grammar. Tokens after it are committed if they follow without a
+gap and the grammar accepts them one after another. All others wait.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from unmask.decoding.bans import Allowed
 from unmask.decoding.canvas import Canvas
 from unmask.errors import FieldError
 
-# as in the JSON of regular schemas, or a text could be spaces alone
+# the spaces in the JSON of regular schemas; flexible ones would allow a text of spaces only
 SPACES = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
-LIMITS = {"step_max_items": 2000, "max_items_in_row": 200}  # of the parser, for each token
-DEAD_END = "NoExtension"  # the parser's word where no token can follow
-LONGEST = 64  # bytes of a token that a forced text is cut into
+LIMITS = {"step_max_items": 2000, "max_items_in_row": 200}  # limits of the parser for each token
+DEAD_END = "NoExtension"  # part of the parser's error when no token can follow
+LONGEST = 64  # most bytes of a token when a forced text is cut into tokens
 
 
 @dataclass(slots=True, eq=False)
 class Reader:
-    """A parser and the tokens it has read. It reads on, or anew if they are others."""
+    """A parser and the tokens it has read. It continues after them, or starts again if they differ."""
 
     constraint: Constraint
     matcher: Any
@@ -40,7 +40,7 @@ class Reader:
 
     @staticmethod
     def of(constraint: Constraint, tokens: Sequence[bytes | None], ends: tuple[int, ...]) -> Reader:
-        """Return a parser of a constraint that has read nothing; raise if it takes no text."""
+        """Return a new parser of a constraint. Raise if it accepts no text."""
         try:
             llguidance = import_module("llguidance")
         except ModuleNotFoundError:
@@ -59,7 +59,7 @@ class Reader:
         return reader
 
     def next(self, tokens: list[int]) -> Tensor:
-        """Return which tokens may follow these, [V] bool; behind an end token, end tokens only."""
+        """Return which tokens may follow these, [V] bool. After an end token, only end tokens may follow."""
         ends = list(self.ends)
         if self._ended(tokens):
             return torch.zeros(self.vocab_size, dtype=torch.bool).index_fill(0, torch.tensor(ends), True)
@@ -112,9 +112,9 @@ class Reader:
 
 @dataclass(frozen=True, slots=True)
 class Parsing:
-    """The grammars of the rows of a batch, in the window that is decoded. The host reads every step."""
+    """The grammars of the rows of a batch, in the decoded window. The host reads the tokens in every step."""
 
-    readers: tuple[Reader | None, ...]  # of each row; None: any text
+    readers: tuple[Reader | None, ...]  # the parser of each row; None means any text
     texts: tuple[slice, ...]  # the columns of each row's text
     vocab_size: int
     window: slice | None = None
@@ -133,7 +133,7 @@ class Parsing:
         return replace(self, readers=tuple(readers), texts=tuple(texts))
 
     def to(self, device: torch.device | str) -> Parsing:
-        """Return the same: parsers run on the host."""
+        """Return the same grammars, because parsers run on the host."""
         return self
 
     def focus(self, canvas: Canvas, closed: Tensor | None, window: slice) -> Parsing:
@@ -141,7 +141,7 @@ class Parsing:
         return replace(self, window=window)
 
     def allowed(self, canvas: Canvas, closed: Tensor | None) -> Allowed:
-        """Return the tokens that can stand in the first mask of each row; in other columns, all."""
+        """Return the tokens that fit the first mask of each row. All tokens fit other columns."""
         assert self.window is not None, "focus comes first"
         first, width = self.window.start, self.window.stop - self.window.start
         kinds = torch.zeros(len(self.readers), self.vocab_size, dtype=torch.int64)
@@ -188,7 +188,7 @@ class Parsing:
 
 @lru_cache(maxsize=4)
 def _tokenizer(tokens: tuple[bytes | None, ...], ends: tuple[int, ...]) -> Any:
-    """Return the vocabulary as llguidance knows it."""
+    """Return the vocabulary as an llguidance tokenizer."""
     llguidance = import_module("llguidance")
     return llguidance.LLTokenizer(
         llguidance.TokenizerWrapper(_Vocabulary(tokens, ends)), eos_token=list(ends)
@@ -196,7 +196,7 @@ def _tokenizer(tokens: tuple[bytes | None, ...], ends: tuple[int, ...]) -> Any:
 
 
 class _Vocabulary:
-    """A vocabulary with the names that llguidance asks for."""
+    """A vocabulary with the attributes that llguidance reads."""
 
     bos_token_id = None
 
@@ -207,7 +207,7 @@ class _Vocabulary:
         self._numbers = {token: number for number, token in enumerate(self.tokens) if token}
 
     def __call__(self, text: bytes | str) -> list[int]:
-        """Cut a text into the longest tokens, from the left; stop where no token fits."""
+        """Cut a text into the longest tokens, from the left. Stop where no token fits."""
         rest, found = text.encode() if isinstance(text, str) else text, []
         while rest:
             sizes = range(min(len(rest), LONGEST), 0, -1)

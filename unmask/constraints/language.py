@@ -1,4 +1,4 @@
-"""The languages that a text can be held to. Values: hashable, and cheap to make."""
+"""The languages that a text can be held to. They are hashable values, and cheap to make."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from unmask.errors import FieldError, flag
 
 MAX_PATTERN = 20_000  # characters of a pattern or of a schema
 MAX_CHOICES = 1000
-MAX_RECURSIVE_PARTS = 100  # of a schema that refers to itself
+MAX_RECURSIVE_PARTS = 100  # parts of a schema that refers to itself
 OTHER = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]", re.DOTALL)  # escapes and sets of characters
 ESCAPE = re.compile(r"\\.", re.DOTALL)
 ANCHOR = re.compile(r"[\^$]")
@@ -36,7 +36,7 @@ class Constraint:
 
     @property
     def recursive(self) -> bool:
-        """Whether it is not regular, so that texts are written from left to right."""
+        """Whether the language is not regular, so that texts are written from left to right."""
         return False
 
 
@@ -45,11 +45,11 @@ class Regex(Constraint):
     r"""Hold a text to a regular expression: the whole text matches, as with `re.fullmatch`.
 
     Use it as `GenerationConfig(constraint=Regex(r"\d{3}-\d{4}"))`. Lookaround, backreferences and word
-    boundaries are refused; `\d` stands for 0 to 9.
+    boundaries are rejected. `\d` stands for 0 to 9.
 
     Attributes:
         pattern: The regular expression.
-        raw: Let the sampler see the distribution without the constraint; only tokens that fit are written.
+        raw: Let the sampler see the distribution without the constraint. Only tokens that fit are written.
     """
 
     pattern: str
@@ -62,7 +62,7 @@ class Regex(Constraint):
         _check_size("regex", len(self.pattern))
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("error")  # sets inside sets: Python and the compiler read them apart
+                warnings.simplefilter("error")  # sets in sets, which the compiler reads differently
                 re.compile(self.pattern)
         except (re.error, RecursionError, OverflowError, Warning) as error:
             raise FieldError("regex", self.pattern, f"must be a regular expression ({error})") from None
@@ -73,7 +73,7 @@ class Regex(Constraint):
     @property
     def request(self) -> dict[str, Any]:
         pattern = _without_anchors(self.pattern)
-        # the compiler's \d has the digits of all scripts
+        # the compiler's \d matches the digits of all scripts
         return {"regex": ESCAPE.sub(lambda found: "[0-9]" if found[0] == r"\d" else found[0], pattern)}
 
 
@@ -82,11 +82,12 @@ class JSONSchema(Constraint):
     """Hold a text to JSON that fits a schema, with its properties in the order of the schema.
 
     Use it as `GenerationConfig(constraint=JSONSchema({"type": "object", ...}))`. A keyword that cannot be
-    held exactly is refused. A schema that refers to itself needs a sampler that writes from left to right.
+    enforced exactly is rejected. A schema that refers to itself needs a sampler that writes from left to
+    right.
 
     Attributes:
-        schema: The schema, a dict or its JSON text; kept as text.
-        raw: Let the sampler see the distribution without the constraint; only tokens that fit are written.
+        schema: The schema as a dict or as JSON text. It is stored as text.
+        raw: Let the sampler see the distribution without the constraint. Only tokens that fit are written.
     """
 
     schema: str | Mapping[str, Any]
@@ -128,7 +129,7 @@ class Choice(Constraint):
 
     Attributes:
         options: The texts.
-        raw: Let the sampler see the distribution without the constraint; only tokens that fit are written.
+        raw: Let the sampler see the distribution without the constraint. Only tokens that fit are written.
     """
 
     options: Sequence[str]
@@ -160,11 +161,11 @@ class Grammar(Constraint):
 
     Use it as `GenerationConfig(constraint=Grammar('start: "(" start ")" | /[a-z]+/'))`. It needs a sampler
     that commits from the first mask on. A text that fills its canvas before the grammar is complete ends with
-    "length", and is a beginning only.
+    "length" and is incomplete.
 
     Attributes:
-        lark: The grammar; its first rule is `start`.
-        raw: Let the sampler see the distribution without the constraint; only tokens that fit are written.
+        lark: The grammar. Its first rule is `start`.
+        raw: Let the sampler see the distribution without the constraint. Only tokens that fit are written.
     """
 
     lark: str
@@ -186,7 +187,7 @@ class Grammar(Constraint):
 
 
 def _without_anchors(pattern: str) -> str:
-    """Return a pattern without ^ and $ at its ends, which say nothing where the whole text must match."""
+    """Return a pattern without ^ and $ at its ends, which mean nothing if the whole text must match."""
     slashes = len(pattern) - len(pattern.removesuffix("$").rstrip("\\")) - 1
     pattern = pattern[:-1] if pattern.endswith("$") and slashes % 2 == 0 else pattern
     return pattern.removeprefix("^")

@@ -1,8 +1,8 @@
 """Which states a canvas can be in: forward from its beginning, backward from its end.
 
-A token can stand in a column if it leads from a state that the columns before it reach to one from which
-the columns behind it reach the end. Masks are wildcards. So each token is judged by the whole canvas, in any
-order of commits.
+A token fits a column if it leads from a state that the columns before it reach to a state from which the
+columns after it reach the end. Masks are wildcards. So each token is judged by the whole canvas, in any order
+of commits.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from unmask.constraints.scan import MAX_NUMBERS, Tree
 
 
 class Machine:
-    """An automaton over the columns of a canvas, where end tokens have a place.
+    """An automaton over the columns of a canvas, which also reads end tokens.
 
-    In a generation, an end token leads from an accepting state to the last one, which keeps to end tokens.
-    In gaps, each state has a twin: an end token leads to it, and the gap's last column leads back.
+    In a generation, an end token leads from an accepting state to an end state, which allows only end tokens.
+    In gaps, each state has a twin. An end token leads to the twin, and the gap's last column leads back.
     """
 
     def __init__(self, automaton: TokenAutomaton, *, gaps: bool) -> None:
@@ -53,12 +53,12 @@ class Machine:
 
     @property
     def dtype(self) -> torch.dtype:
-        """The type of sets: zeros and ones, and sums of them that need only be more than zero."""
+        """The dtype of sets of zeros and ones, and of their sums, which are only compared with zero."""
         return torch.bfloat16 if self.next.is_cuda else torch.float32
 
     @cached_property
     def steps(self) -> Tensor:
-        """Which state leads to which, [2, S, S] float: by any token, and by any but end tokens."""
+        """Which state leads to which, [2, S, S] float: by any token, and by any except end tokens."""
         table = torch.zeros(2, self.states, self.states, dtype=self.dtype, device=self.next.device)
         for kind, moves in enumerate(
             (self.next, torch.cat([self.next[:, :END], self.next[:, END + 1 :]], 1))
@@ -80,13 +80,13 @@ class Machine:
         return pairs // states, pairs % states, table
 
     def fold(self, sets: Tensor) -> Tensor:
-        """Return the sets of states [..., S] behind a gap's last column: a twin is its state again."""
+        """Return the sets of states [..., S] after a gap's last column, where twins are states again."""
         half = self.states // 2
         first = (sets[..., :half] + sets[..., half:]).clamp(max=1)
         return torch.cat([first, torch.zeros_like(first)], dim=-1)
 
     def unfold(self, sets: Tensor) -> Tensor:
-        """Return the sets of states [..., S] before a gap's last column ends, from those behind it."""
+        """Return the sets of states [..., S] before a gap's last column ends, from those after it."""
         half = self.states // 2
         both = torch.cat([sets[..., :half], sets[..., :half]], dim=-1)
         both[..., -1] = 0
@@ -94,7 +94,7 @@ class Machine:
 
     @cached_property
     def distance(self) -> Tensor:
-        """Fewest tokens from each state to an accepting one, [S]; -1: there is no way."""
+        """Fewest tokens from each state to an accepting one, [S], or -1 if there is no way."""
         far = torch.where(self.accept, 0, -1)
         step = 0
         reached = self.accept.to(self.dtype)
@@ -112,13 +112,13 @@ class Machine:
 class Columns:
     """The columns of some rows, as a machine reads them."""
 
-    moves: Tensor  # [B, W, S] where each state goes by the column's token
+    moves: Tensor  # [B, W, S], where the column's token moves each state
     masked: Tensor  # [B, W] bool
-    closed: Tensor  # [1 or B, W] bool, no end token may stand there
+    closed: Tensor  # [1 or B, W] bool, columns that allow no end token
     last: Tensor | None  # [W] bool, the last column of a gap
-    outside: Tensor | None  # [B, W] bool, columns that are no part of the text
-    tree: Tree | None = None  # on a GPU
-    mixed: list[tuple[bool, bool]] = field(default_factory=list)  # per column: some are masked, some are not
+    outside: Tensor | None  # [B, W] bool, columns that are not part of the text
+    tree: Tree | None = None  # only on a GPU
+    mixed: list[tuple[bool, bool]] = field(default_factory=list)  # per column: any row masked, any not
 
     @staticmethod
     def read(
@@ -154,7 +154,7 @@ class Columns:
         return both if self.last is None else torch.where(self.last[:, None, None], machine.fold(both), both)
 
     def forward(self, machine: Machine, sets: Tensor) -> Tensor:
-        """Return the states before and behind each column, [B, W + 1, S], from those before the first."""
+        """Return the states before and after each column, [B, W + 1, S], from those before the first."""
         if self.tree is not None:
             return self.tree.forward(sets)
         out = [sets]
@@ -174,11 +174,11 @@ class Columns:
         return torch.stack(out, dim=1)
 
     def end(self, machine: Machine, sets: Tensor) -> Tensor:
-        """Return the states behind the last column, [B, S], from those before the first."""
+        """Return the states after the last column, [B, S], from those before the first."""
         return self.forward(machine, sets)[:, -1] if self.tree is None else self.tree.end(sets)
 
     def backward(self, machine: Machine, sets: Tensor) -> Tensor:
-        """Return the states before and behind each column, [B, W + 1, S], from those behind the last."""
+        """Return the states before and after each column, [B, W + 1, S], from those after the last."""
         if self.tree is not None:
             return self.tree.backward(sets)
         out = [sets]

@@ -1,7 +1,7 @@
-"""Reachable sets of all columns in a few products of matrices, for a GPU.
+"""Reachable sets of all columns from a few matrix products, for a GPU.
 
-A loop over the columns starts thousands of small kernels. A tree starts a few for each of its levels: on the
-way up, the matrices of neighbours are multiplied; on the way down, each half gets its set from the other.
+A loop over the columns launches thousands of small kernels. A tree launches a few for each of its levels. On
+the way up, the matrices of neighbours are multiplied. On the way down, each half gets its set from the other.
 """
 
 from __future__ import annotations
@@ -9,15 +9,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-MAX_NUMBERS = 1 << 26  # of the matrices of all columns; the tree takes six bytes for each
-UNIT = 16  # matrices of such a size are fast on tensor cores
+MAX_NUMBERS = 1 << 26  # most numbers in the matrices of all columns; the tree takes six bytes for each
+UNIT = 16  # matrices are fast on tensor cores if their size is a multiple of this
 
 
 class Tree:
     """The products of the matrices of neighbouring columns: pairs, fours, and so on up to all of them."""
 
     def __init__(self, columns: Tensor) -> None:
-        """Take one matrix of zeros and ones for each column, [B, W, S, S]."""
+        """Build the tree of one matrix of zeros and ones for each column, [B, W, S, S]."""
         self.width, self.states = columns.shape[1:3]
         more = -self.states % UNIT
         self.levels = [torch.nn.functional.pad(columns, (0, more, 0, more))]
@@ -30,7 +30,7 @@ class Tree:
             self.levels.append((level[:, 0::2] @ level[:, 1::2]).clamp_(max=1))
 
     def forward(self, sets: Tensor) -> Tensor:
-        """Return the states before and behind each column, [B, W + 1, S], from those before the first."""
+        """Return the states before and after each column, [B, W + 1, S], from those before the first."""
         first = self._pad(sets)
         before = first
         for level in reversed(self.levels[:-1]):
@@ -41,7 +41,7 @@ class Tree:
         return torch.cat([before[:, : self.width], behind], dim=1)[..., : self.states]
 
     def backward(self, sets: Tensor) -> Tensor:
-        """Return the states before and behind each column, [B, W + 1, S], from those behind the last."""
+        """Return the states before and after each column, [B, W + 1, S], from those after the last."""
         last = self._pad(sets)
         behind = last
         for level in reversed(self.levels[:-1]):
@@ -52,13 +52,13 @@ class Tree:
         return torch.cat([before, behind[:, : self.width]], dim=1)[..., : self.states]
 
     def end(self, sets: Tensor) -> Tensor:
-        """Return the states behind the last column, [B, S], from those before the first."""
+        """Return the states after the last column, [B, S], from those before the first."""
         return self.behind(self._pad(sets))[:, 0, : self.states]
 
     def behind(self, first: Tensor) -> Tensor:
         return (first[:, :, None] @ self.levels[-1])[:, :, 0].clamp_(max=1)
 
     def _pad(self, sets: Tensor) -> Tensor:
-        """Return sets [B, S] as [B, 1, S'], in the type and with the size of the matrices."""
+        """Return sets [B, S] as [B, 1, S'], with the dtype and the size of the matrices."""
         more = self.levels[0].shape[-1] - self.states
         return torch.nn.functional.pad(sets.to(self.levels[0].dtype), (0, more))[:, None]

@@ -1,4 +1,4 @@
-"""Check a JSON schema: only keywords that the compiler holds exactly."""
+"""Check that a JSON schema has only keywords that the compiler enforces exactly."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from unmask.errors import FieldError
 
 FIELD = "json_schema"
 MAX_PARTS = 1000
-DEPTH = 2  # of lists and objects in a value whose schema leaves them open
+DEPTH = 2  # nesting of lists and objects in a value whose schema leaves them open
 WORDS = {
     "title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly",
     "$schema", "$id", "$comment", "$defs", "definitions",
@@ -24,7 +24,7 @@ KEYWORDS = {
     "array": {"items", "minItems", "maxItems"},
     "object": {"properties", "required", "additionalProperties"},
 }
-_DAY = "[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|1[0-9]|2[0-8])"  # no February has more
+_DAY = "[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|1[0-9]|2[0-8])"  # every month has 28 days
 _TIME = r"([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{1,6})?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])"
 FORMATS = {
     "date": _DAY,
@@ -35,9 +35,9 @@ FORMATS = {
 
 
 def check_schema(schema: object) -> Any:
-    """Return the schema without what the compiler does not need; raise on what it would not hold exactly.
+    """Return what the compiler needs of the schema. Raise on what it would not enforce exactly.
 
-    Return None if the schema refers to itself, which no regular language does.
+    Return None if the schema refers to itself, which no regular language can express.
     """
     checker = _Checker(schema)
     checked = checker.node(schema, FIELD, ("#",))
@@ -45,14 +45,14 @@ def check_schema(schema: object) -> Any:
 
 
 def refers(schema: object) -> bool:
-    """Whether a checked schema has a reference left: one to itself."""
+    """Whether a checked schema still has a reference, which must be to itself."""
     if isinstance(schema, dict):
         return isinstance(schema.get("$ref"), str) or any(map(refers, schema.values()))
     return isinstance(schema, list) and any(map(refers, schema))
 
 
 def closed(schema: Any) -> Any:
-    """Return a schema whose objects have no other properties than those that it names, unless it says so."""
+    """Return a schema whose objects have only the properties that it names, unless it allows others."""
     if isinstance(schema, list):
         return [closed(part) for part in schema]
     if not isinstance(schema, dict):
@@ -78,7 +78,7 @@ def anything(depth: int) -> dict[str, Any]:
 
 
 class _Checker:
-    """Checks the parts of one schema, and writes each reference out."""
+    """Checks the parts of one schema, and expands each reference."""
 
     def __init__(self, root: object) -> None:
         self._root = root
@@ -146,7 +146,7 @@ class _Checker:
     def _typed(
         self, kind: Any, words: dict[str, Any], path: str, refs: tuple[str, ...], *, shared: bool = False
     ) -> dict[str, Any]:
-        """Return a part with one type; `shared`: the words belong to several types."""
+        """Return a part with one type. `shared` means that the words belong to several types."""
         if kind is None and "properties" in words:
             kind = "object"
         if not isinstance(kind, str) or kind not in KEYWORDS:
@@ -209,12 +209,12 @@ class _Checker:
 
 
 def _spelled(name: str) -> str:
-    """Return a name as it stands between quotes; the compiler puts names there as they are."""
+    """Escape a name for use between quotes, because the compiler does not escape names."""
     return json.dumps(name, ensure_ascii=False)[1:-1]
 
 
 def _check_names(value: object, path: str) -> None:
-    """Raise if an object in a value has a name that is more than letters; the compiler would misread it."""
+    """Raise if an object in a value has a name with other characters, which the compiler would misread."""
     parts = list(value.values()) if isinstance(value, dict) else value if isinstance(value, list) else []
     for name in value if isinstance(value, dict) else ():
         if not re.fullmatch("[A-Za-z0-9_ -]*", name):

@@ -21,12 +21,12 @@ _known: WeakKeyDictionary[Decoder, dict[int, tuple[bytes | None, ...]]] = WeakKe
 def token_bytes(tokenizer: Decoder, vocab_size: int) -> tuple[bytes | None, ...]:
     """Return the bytes of every token, or None for a token that adds nothing to a text.
 
-    A tokenizer may say so itself, with `token_bytes(token)`. If not, a token that does not decode to whole
-    characters is left out.
+    A tokenizer may have a method `token_bytes(token)` for this. Otherwise a token that does not decode to
+    whole characters has None.
     """
     try:
         kept = _known.setdefault(tokenizer, {})
-    except TypeError:  # without a hash or a weak reference
+    except TypeError:  # the tokenizer has no hash or no weak references
         kept = {}
     if vocab_size not in kept:
         own: Callable[[int], bytes | None] | None = getattr(tokenizer, "token_bytes", None)

@@ -1,1 +1,1 @@
-"""The denoising loop and all that it is made of: canvas, plan, turns, rows, executor."""
+"""The denoising loop and its parts: canvas, plan, turns, rows, executor."""

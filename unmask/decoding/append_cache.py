@@ -14,30 +14,30 @@ GROWTH = 256  # columns by which the stored tensors grow
 class AppendCache:
     """Keys and values of a canvas that is decoded block by block.
 
-    A column sees its own block and those before, so the keys and values of a finished block never change. The
-    first forward of a block also runs the block before it, with its final tokens, and keeps its keys and
-    values; in the first block of a generation it also runs the prompt. Every later forward runs the block
-    alone.
+    A column sees its own block and the blocks before it, so the keys and values of a finished block never
+    change. The first forward of a block also runs the block before it, with its final tokens, and keeps its
+    keys and values. In the first block of a generation it also runs the prompt. Every later forward runs only
+    the block.
 
-    With `sub_block`, so many columns of the block run by themselves after a first forward of the whole block,
-    and a whole one again as long as the first of them is masked. This is the approximate cache inside a block
-    of Fast-dLLM v2.
+    With `sub_block`, only this many columns of the block run after a first forward of the whole block. The
+    whole block runs again as long as the first of these columns is masked. This is the approximate cache that
+    Fast-dLLM v2 uses inside a block.
     """
 
     persistent = True  # its rows stay from block to block
 
     def __init__(self, block_length: int, *, sub_block: int | None = None) -> None:
         whole("block_length", block_length, 1)
-        self.block_length = block_length  # of the model's attention; a planned block may be a part of one
+        self.block_length = block_length  # columns of an attention block; a planned block may be a part of it
         self.sub_block = sub_block
         self.final = 0  # columns whose stored keys and values never change
-        self.block = slice(0, 0)  # the block of the attention that is decoded now
-        self.narrow = slice(0, 0)  # the sub-block of it
+        self.block = slice(0, 0)  # the attention block that is decoded now
+        self.narrow = slice(0, 0)  # the sub-block that is decoded now
         self.whole = True  # the next forward runs the whole block
         self.stored: dict[int, tuple[Tensor, Tensor]] = {}  # layer -> keys and values, [B, H, capacity, D]
 
     def start_block(self, block: slice) -> None:
-        """Start to decode these columns; all blocks before theirs are finished."""
+        """Start to decode these columns; all earlier blocks are finished."""
         self.block = self._around(block, self.block_length)
         self.narrow = self.block if self.sub_block is None else self._around(block, self.sub_block)
         self.whole = True
@@ -50,7 +50,7 @@ class AppendCache:
         return slice(first, first + length)
 
     def keep(self, rows: Tensor) -> None:
-        """Keep some rows."""
+        """Keep only the rows with these numbers."""
         self.stored = {layer: (k[rows], v[rows]) for layer, (k, v) in self.stored.items()}
 
     def note_masks(self, window: slice, masked: Tensor) -> None:
@@ -59,18 +59,18 @@ class AppendCache:
             self.whole |= bool(masked[:, 0].any())
 
     def columns(self, need: slice, n: int) -> slice:
-        """Return the columns to run: those of the block, and those before that are not final yet."""
-        # a model whose hidden state i predicts column i + 1 asks for one column more
+        """Return the columns to run: those of the block, and earlier ones that are not final yet."""
+        # a model whose hidden state i predicts column i + 1 asks for one more column on the left
         if self.whole or self.sub_block is None:
             return slice(min(self.final, need.start), min(self.block.stop, n))
         return slice(min(self.narrow.start, need.start), min(self.narrow.stop, n))
 
     def is_short(self, width: int) -> bool:
-        """Whether a forward of so many columns runs one block or two; that of a prompt runs more."""
+        """Return whether a forward this wide runs at most two blocks; that of a prompt usually runs more."""
         return width <= 2 * self.block_length
 
     def ran(self, columns: slice) -> None:
-        """Take note of a forward: all columns before the block are final."""
+        """Record a forward: all columns before the block are now final."""
         self.final, self.whole = self.block.start, False
 
     def update(self, layer: int, columns: slice, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
@@ -84,7 +84,7 @@ class AppendCache:
         return keys[:, :, :end], values[:, :, :end]
 
     def _with_room(self, layer: int, length: int, like: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the stored tensors of a layer, with room for so many columns."""
+        """Return the stored tensors of a layer, with room for this many columns."""
         stored = self.stored.get(layer)
         if stored is not None and stored[0].shape[2] >= length:
             return stored
@@ -99,17 +99,17 @@ class AppendCache:
 
 
 class SideBySide:
-    """The caches of several rows as one, for a forward of rows that all end in the same column.
+    """The caches of several rows as one, for a forward in which all rows end in the same column.
 
-    Each row stands in columns of its own cache, and further right in the batch. Every row runs as many
-    columns as the one that needs the most. Those that are final, or lie before the row, are not stored. With
-    guidance every row runs twice, and its cache has two rows.
+    A row that is shorter than the batch is shifted to the right, so its columns in the batch are not those in
+    its cache. Every row runs as many columns as the one that needs the most. Columns that are final or left
+    of the row are not stored. With guidance every row runs twice, and its cache has two rows.
     """
 
     persistent = True
 
     def __init__(self, parts: Sequence[tuple[AppendCache, int]], running: int = 0) -> None:
-        """Join the caches of rows, each with the column where its row ends. Run `running` columns or more."""
+        """Join caches, each given with the column where its row ends. Run at least `running` columns."""
         self.parts = parts
         self.running = running
         self.length = max(running, *(length for _, length in parts))  # columns of the batch
@@ -134,12 +134,12 @@ class SideBySide:
         return slice(min(start, stop - self.running), stop)
 
     def ran(self, columns: slice) -> None:
-        """Take note of a forward in every row's cache."""
+        """Record a forward in every row's cache."""
         for cache, shift in self._shifts():
             cache.ran(slice(columns.start - shift, columns.stop - shift))
 
     def update(self, layer: int, columns: slice, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Store what ran in every row's cache; return the keys and values of all rows."""
+        """Store each row's columns in its cache; return the keys and values of all rows."""
         count, size = len(self.parts), (*k.shape[:2], columns.stop, k.shape[3])
         keys, values = k.new_zeros(size), v.new_zeros(size)
         for row, (cache, shift) in enumerate(self._shifts()):

@@ -1,4 +1,4 @@
-"""Which token may not stand in which column: one value for every reason there is."""
+"""Which tokens are banned from which columns, whatever the reason."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from unmask.decoding.summary import ban
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """The tokens that fit each column, by classes of tokens.
+    """The tokens that fit each column, as classes of tokens.
 
     Attributes:
         classes: [B, W, C] bool, the classes that fit.
-        kinds: [A, V] the class of each token, in each of A languages.
-        which: [B] the language of each row.
+        kinds: [A, V], the class of each token in each of A languages.
+        which: [B], the language of each row.
     """
 
     classes: Tensor
@@ -32,7 +32,7 @@ class Allowed:
         return replace(self, classes=self.classes[rows], which=self.which[rows])
 
     def to(self, device: torch.device | str) -> Allowed:
-        """Return the same on another device."""
+        """Return the same tokens on another device."""
         return Allowed(*(part.to(device) for part in (self.classes, self.kinds, self.which)))
 
     @staticmethod
@@ -47,7 +47,7 @@ class Allowed:
         return Allowed(torch.cat(classes), torch.cat([part.kinds for part in parts]), torch.cat(which))
 
     def apply(self, logits: Tensor) -> Tensor:
-        """Set the logits [B, W, V] of all other tokens to -inf, in place."""
+        """Set the logits [B, W, V] of tokens that do not fit to -inf, in place."""
         refused = ~self.classes
         if len(self.kinds) == 1:
             return logits.masked_fill_(refused[..., self.kinds[0]], -torch.inf)
@@ -65,11 +65,11 @@ class Language(Protocol):
     def to(self, device: torch.device | str) -> Language: ...
 
     def focus(self, canvas: Canvas, closed: Tensor | None, window: slice) -> Language:
-        """Return the language with the columns outside the window read; they stay as they are."""
+        """Return the language after reading the columns outside the window, which will not change."""
         ...
 
     def allowed(self, canvas: Canvas, closed: Tensor | None) -> Allowed:
-        """Return the tokens that can stand in each column of the window."""
+        """Return the tokens that fit each column of the window."""
         ...
 
     def admit(
@@ -80,7 +80,7 @@ class Language(Protocol):
         wanted: Tensor,
         confidence: Callable[[], Tensor],
     ) -> Tensor:
-        """Return the columns [B, W] to write, of those that are wanted: their tokens fit together.
+        """Return those of the wanted columns [B, W] whose tokens fit together.
 
         A language that is read from left to right may add the first mask.
         """
@@ -89,15 +89,15 @@ class Language(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Bans:
-    """Tokens without a chance: `ids` in every column, `ends` in the `closed` ones, where no text may end.
+    """Banned tokens: `ids` in every column, and `ends` in the `closed` columns, where no text may end.
 
     Attributes:
-        ids: Tokens that no column may take.
-        ends: Tokens that closed columns may not take.
-        closed: [1 or B, N] bool, of all columns of a canvas or of a window; None: no column is closed.
-        language: The texts that the rows may become; None: any.
-        allowed: The tokens that fit the columns of a window, of a canvas as it is; None: all.
-        raw: The sampler sees the logits of tokens that do not fit; only tokens that fit are drawn.
+        ids: Tokens that no column may hold.
+        ends: Tokens that closed columns may not hold.
+        closed: [1 or B, N] bool, for the columns of a canvas or of a window. None means that none is closed.
+        language: The texts that the rows may become. None means any.
+        allowed: The tokens that fit each column of a window of the current canvas. None means all.
+        raw: The sampler also sees the logits of tokens that do not fit, but only tokens that fit are drawn.
     """
 
     ids: tuple[int, ...]
@@ -118,7 +118,7 @@ class Bans:
         return replace(self, language=self.language.focus(canvas, self.closed, window))
 
     def on(self, canvas: Canvas, window: slice) -> Bans:
-        """Return the bans of the window's columns, as the canvas is now."""
+        """Return the bans of the window's columns for the current canvas."""
         if self.language is None:
             return self.within(window)
         return replace(self.within(window), language=None, allowed=self.language.allowed(canvas, self.closed))
@@ -130,7 +130,7 @@ class Bans:
         return replace(self._each(lambda tensor: tensor[rows]), language=language, allowed=allowed)
 
     def repeat(self, copies: int) -> Bans:
-        """Return the bans of rows that are each repeated in place."""
+        """Return the bans with each row repeated in place."""
         language = None if self.language is None else self.language.repeat(copies)
         return replace(self._each(lambda tensor: tensor.repeat_interleave(copies, dim=0)), language=language)
 
@@ -149,7 +149,7 @@ class Bans:
 
     @staticmethod
     def join(parts: Sequence[Bans]) -> Bans:
-        """Stack the bans of several rows, which name the same tokens and have the same width."""
+        """Stack the bans of several rows, which ban the same tokens and have the same width."""
         closed = [part.closed for part in parts if part.closed is not None]
         allowed = [part.allowed for part in parts if part.allowed is not None]
         return replace(

@@ -16,15 +16,15 @@ Recompute = Literal["suffix", "block"]
 class BlockCache:
     """Keep the keys and values of columns outside the block: the block caches of Fast-dLLM.
 
-    Use it with `decode` to save work on long canvases; it is an approximation, because kept columns stay
-    frozen (arXiv:2505.22618). `generate` makes one if the configuration names a cache.
+    Use it with `decode` to save work on long canvases. It is an approximation, because the keys and values of
+    kept columns are not updated (arXiv:2505.22618). `generate` makes one if the configuration names a cache.
 
     The first forward of a block runs every column.
 
     Attributes:
         recompute: The columns that run in every step: "suffix" (the block and all after it, the prefix cache)
             or "block" (the block alone, the dual cache).
-        refresh_every: Run all columns again in every n-th forward of a block, >= 1; None: only in its first.
+        refresh_every: Run all columns in every n-th forward of a block, >= 1. None means only in its first.
     """
 
     persistent = False
@@ -36,13 +36,13 @@ class BlockCache:
         self.recompute = recompute
         self.refresh_every = refresh_every
         self._block: slice | None = None
-        self._age = 0  # forwards since the last full one, which counts; 0: none in this block
-        self._length = 0  # of the canvas
+        self._age = 0  # forwards since the last full one, this one included; 0 before the first of a block
+        self._length = 0  # columns of the canvas
         self.stored: dict[int, tuple[Tensor, Tensor]] = {}  # layer -> keys and values, [B, H, N, D]
 
     @property
     def state(self) -> tuple[object, ...]:
-        """Caches with equal states can be joined."""
+        """The state of the cache. Caches with equal states can be joined."""
         block = None if self._block is None else (self._block.start, self._block.stop)
         return self.recompute, self.refresh_every, block, self._age, self._length
 
@@ -69,10 +69,10 @@ class BlockCache:
         self._block, self._age = block, 0
 
     def note_masks(self, window: slice, masked: Tensor) -> None:
-        """Take note of masks: nothing to do, as they change no columns to run."""
+        """Do nothing: masks do not change which columns run."""
 
     def keep(self, rows: Tensor) -> None:
-        """Keep some rows: nothing to do, as the first forward of a block stores all of them anew."""
+        """Do nothing: the first forward of a block stores all rows again."""
 
     @property
     def _outdated(self) -> bool:
@@ -107,7 +107,7 @@ class BlockCache:
         return slice(min(need.start, block.start), block.stop)
 
     def update(self, layer: int, columns: slice, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Store the keys and values of the columns that ran, and return those of the whole canvas."""
+        """Store the keys and values of the columns that ran. Return those of the whole canvas."""
         if self._outdated:
             self.stored[layer] = k, v
             return k, v

@@ -19,15 +19,15 @@ NO_TOKEN = -1
 class Canvas:
     """Tokens of a batch, left-padded so that every row generates from column `start`.
 
-    For a model that attends block by block, `start` is where the first generated block begins, and the last
-    tokens of a prompt may stand in this block: see `lay_out`.
+    For a model that attends block by block, `start` is where the first generated block begins. The last
+    tokens of a prompt may be in this block, as `lay_out` shows.
 
     Attributes:
         tokens: [B, N] int64.
-        attend: [B, N] bool, False on padding; None: no padding.
-        start: The first generated column, right after the prompts.
+        attend: [B, N] bool, False on padding. None means no padding.
+        start: The first generated column, right after the prompts if there is no `lead`.
         mask_id: The mask token.
-        lead: [B] prompt tokens from `start` on; None: none.
+        lead: [B] number of prompt tokens from `start` on. None means none.
     """
 
     tokens: Tensor
@@ -56,12 +56,12 @@ class Canvas:
 
     @property
     def generated(self) -> Tensor:
-        """The tokens from column `start` on, [B, N - start]; NO_TOKEN where a prompt stands."""
+        """The tokens from column `start` on, [B, N - start]; NO_TOKEN in columns of a prompt."""
         return hide(self.tokens[:, self.start :], self.in_prompt)
 
     @property
     def in_prompt(self) -> Tensor | None:
-        """The columns from `start` on where a prompt stands, [B, N - start] bool; None: none."""
+        """The columns from `start` on that belong to a prompt, [B, N - start] bool, or None if none do."""
         if self.lead is None:
             return None
         column = torch.arange(self.tokens.shape[1] - self.start, device=self.tokens.device)
@@ -87,7 +87,7 @@ class Canvas:
         return self.ended(eos_ids).any(-1)
 
     def close(self, eos_ids: Sequence[int]) -> Canvas:
-        """Return a canvas whose masks after the end of the text are end tokens too."""
+        """Return a canvas with end tokens in place of the masks after the end of the text."""
         if not eos_ids:
             return self
         behind = self.ended(eos_ids).cumsum(-1) > 0
@@ -98,7 +98,7 @@ class Canvas:
 
 
 def hide(tokens: Tensor, where: Tensor | None) -> Tensor:
-    """Return the tokens with NO_TOKEN where `where` is true; None: nowhere."""
+    """Return the tokens with NO_TOKEN where `where` is true. None means nowhere."""
     return tokens if where is None else tokens.masked_fill(where, NO_TOKEN)
 
 
@@ -129,7 +129,7 @@ def blank(
 ) -> Canvas:
     """Return the prompts followed by `length` masks; `pins` sets tokens at offsets of the generation.
 
-    On a grid that counts from the first token, a row gets as many masks as complete its last block.
+    On a grid that counts from a row's first token, a row gets enough masks to complete its last block.
     """
     _check(prompts, length, mask_id, pins or {})
     layout = lay_out([len(prompt) for prompt in prompts], length, grid)
@@ -150,11 +150,11 @@ def blank(
 
 
 class Layout(NamedTuple):
-    """Where the prompts of a batch stand."""
+    """The columns of the prompts and masks of a batch."""
 
-    padding: list[int]  # columns left of each prompt
+    padding: list[int]  # padding columns to the left of each prompt
     lead: list[int]  # tokens of each prompt from `start` on
-    masks: list[int]  # of each row
+    masks: list[int]  # masks of each row
     start: int
     columns: int
 
@@ -162,13 +162,13 @@ class Layout(NamedTuple):
 def lay_out(prompts: Sequence[int], length: int, grid: BlockGrid | None = None) -> Layout:
     """Place prompts of these lengths so that all rows generate in the same columns.
 
-    On a grid, rows are padded by whole blocks until the block in which each one begins to generate has the
-    same columns in every row. So column // length is the block in every row, and a batch advances block
-    by block as a single row does:
+    On a grid, rows are padded by whole blocks until the block in which a row begins to generate has the same
+    columns in every row. So column // length is the block in every row, and a batch advances block by block
+    like a single row:
 
         length 4    |  -  -  -  - |  a  b  c  d |  e  M  M  M |  M  M ...     prompt of 5
-                          |  a  b  c  d |  e  f  g  h |  i  j  M  M |  M  M ...     prompt of 10
-                                                      ^ start
+                    |  a  b  c  d |  e  f  g  h |  i  j  M  M |  M  M ...     prompt of 10
+                                                ^ start
     """
     if grid is None:
         start = max(prompts)
@@ -179,7 +179,7 @@ def lay_out(prompts: Sequence[int], length: int, grid: BlockGrid | None = None) 
     before = [n - part for n, part in zip(prompts, lead, strict=True)]
     start = -(-max(before) // size) * size
     masks = [-(-(part + length) // size) * size - part for part in lead]
-    if grid.origin == "canvas":  # such a model decodes a short last block
+    if grid.origin == "canvas":  # a model with this grid decodes a short last block
         masks = [length] * len(prompts)
     columns = start + max(part + new for part, new in zip(lead, masks, strict=True))
     return Layout([start - n for n in before], lead, masks, start, columns)

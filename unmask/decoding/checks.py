@@ -1,4 +1,4 @@
-"""Checks on a run and on what models and samplers return: types, shapes and dtypes, hardly any values."""
+"""Checks on a run and on what models and samplers return: types, shapes, dtypes and a few values."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def check_needs(sampler: Sampler) -> None:
 
 
 def extra_needs(sampler: Sampler) -> str | None:
-    """Name what a sampler needs beside the usual forward; None if nothing."""
+    """Return what a sampler needs besides the usual forward, or None if nothing."""
     if sampler.needs.shadow:
         return "shadow columns"
     return "attention maps" if sampler.needs.attention else None
@@ -123,7 +123,7 @@ def check_no_cache(cache: Cache | None, sampler: Sampler) -> None:
 
 
 def check_token_fields(sampler: object, info: ModelInfo, path: str = "") -> None:
-    """Raise if a field `..._ids` of the sampler, or of one in it, names a token outside the vocabulary."""
+    """Raise if a field `..._ids` of the sampler, or of one inside it, has a token outside the vocabulary."""
     for field in fields(sampler) if is_dataclass(sampler) and not isinstance(sampler, type) else ():
         value, name = getattr(sampler, field.name), f"{path}{field.name}"
         if field.name.endswith("_ids"):

@@ -17,15 +17,15 @@ NoiseSource = Callable[[Tensor, int], Tensor]  # (running [B], width) -> uniform
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """The rule that chooses a token at each position: the likeliest, or one drawn.
+    """The rule that chooses a token at each position: the most likely one, or a drawn one.
 
     Use it in `Options`; a GenerationConfig makes one from its temperature, top_p and top_k.
 
     Attributes:
-        temperature: 0: the likeliest token; higher: flatter, so draws vary more. >= 0.
-        top_p: Draw from the smallest set of tokens whose probability reaches this; above 0, at most 1, which
-            is all.
-        top_k: Draw from this many of the likeliest tokens; 0: all.
+        temperature: 0 chooses the most likely token. A higher temperature makes draws vary more; >= 0.
+        top_p: Draw from the smallest set of tokens whose total probability reaches this; above 0 and at most
+            1, which is all tokens.
+        top_k: Draw from this many of the most likely tokens. 0 means all.
     """
 
     temperature: float = 0.0
@@ -73,9 +73,9 @@ class RowNoise:
     """Uniform numbers from one generator per row: a row's stream does not depend on its neighbours."""
 
     def __init__(self, seeds: Sequence[int], widths: Sequence[int] | None = None) -> None:
-        """Make the generators. `widths`: the most numbers that each row draws at a time; None: no limit.
+        """Make the generators. `widths` limits how many numbers each row draws at a time.
 
-        A batch may have more columns than one of its rows alone.
+        A batch may have more columns than one of its rows alone, which must not change that row's stream.
         """
         self._generators = [torch.Generator().manual_seed(seed) for seed in seeds]
         self._widths = widths

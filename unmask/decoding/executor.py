@@ -1,6 +1,6 @@
-"""The one seam between the loop and the hardware: look, predict, decide. This one is plain torch.
+"""The interface between the loop and the hardware: look, predict, decide. This executor is plain torch.
 
-`unmask.compile` gives a model another executor with the same three verbs (unmask/fast/executor.py).
+`unmask.compile` gives a model another executor with the same three methods (unmask/fast/executor.py).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from unmask.types import (
     ShadowLM,
 )
 
-MAX_LOGITS = 1 << 28  # numbers at a time, where full logits need not be kept
+MAX_LOGITS = 1 << 28  # logits computed at a time if full logits need not be kept
 
 
 @dataclass(slots=True)
@@ -50,14 +50,14 @@ class Executor:
     blockwise: bool = False
     cache: Cache | None = None
     noise: NoiseSource = field(default_factory=lambda: RowNoise([0]))
-    sizes: int = 8  # that a batch may shrink through as rows finish
+    sizes: int = 8  # sizes that a batch may shrink through as rows finish
     context: Context = field(init=False)
-    draws: bool = field(init=False)  # tokens are sampled, not the argmax
-    head: Tensor | None = field(init=False)  # [V, D], where hidden states are kept in place of logits
+    draws: bool = field(init=False)  # tokens are sampled instead of the argmax
+    head: Tensor | None = field(init=False)  # [V, D], if hidden states are kept in place of logits
     speculator: Speculator | None = field(init=False)
-    launched: Prediction | None = None  # started by `look`, for the next `predict`
+    launched: Prediction | None = None  # the prediction that `look` started for the next `predict`
     block: Block | None = None
-    cached_rows: Tensor | None = None  # numbers of the rows that the cache holds; None: all
+    cached_rows: Tensor | None = None  # numbers of the rows that the cache holds; None means all
 
     def __post_init__(self) -> None:
         check_no_cache(self.cache, self.sampler)
@@ -75,9 +75,10 @@ class Executor:
             self.speculator = None
 
     def look(self, rows: Rows, window: slice, block: Block) -> Todo:
-        """Return what is left to decode: the one place where the host waits for the device.
+        """Return what is left to decode. This is the one place where the host waits for the device.
 
-        On a GPU a forward that is certain starts here, and runs while the caller sees the last step.
+        On a GPU, a forward that will certainly be needed starts here. It runs while the caller handles the
+        last step.
         """
         self.launched = None
         if self.speculator is not None:
@@ -85,7 +86,7 @@ class Executor:
         return self.prepare(rows, window, block, remaining(rows, window, block))
 
     def prepare(self, rows: Rows, window: slice, block: Block, todo: Todo) -> Todo:
-        """Get ready for the next forward: tell the cache of a new block, and start early on a GPU."""
+        """Prepare the next forward: start a new block in the cache, and on a GPU start the forward early."""
         if block is not self.block:
             self.block = block
             if self.speculator is not None:
@@ -93,7 +94,7 @@ class Executor:
             if self.cache is not None:
                 self.cache.start_block(block.columns)
                 wanted, count = todo.running, todo.num_running
-                if self.cache.persistent:  # a row that idles in this block may go on in the next
+                if self.cache.persistent:  # a row that idles in this block may continue in the next
                     wanted = rows.unfinished(block)
                     count = int(wanted.sum())
                 if self.model.info.separable:
@@ -103,12 +104,12 @@ class Executor:
         return todo
 
     def keep_rows(self, picked: Tensor | None, count: int) -> None:
-        """Let the cache hold the rows with these numbers, of `count` rows; None: all."""
+        """Keep only the rows `picked` of `count` rows in the cache. None means all."""
         assert self.cache is not None
         before, self.cached_rows = self.cached_rows, picked
         if picked is None:
             return
-        if before is not None:  # their numbers among the rows that it holds
+        if before is not None:  # translate to numbers among the rows that the cache holds
             places = torch.arange(len(before), device=before.device)
             number = torch.zeros(count, dtype=torch.long, device=before.device)
             picked = number.index_copy(0, before, places)[picked]
@@ -139,7 +140,7 @@ class Executor:
         return decide(self.sampler, prediction, history, scene, self.context)
 
     def scene(self, turn: Turn, written: Written | None) -> Scene:
-        """Return the rows of a turn as the sampler meets them, with their random numbers."""
+        """Return the state of the rows in a turn, with their random numbers."""
         todo, width = turn.todo, turn.window.stop - turn.window.start
         draws = noise = None
         if not turn.leftover:
@@ -160,7 +161,7 @@ class Executor:
             self.cache.note_masks(window, todo.active)
         guesses = None if self.speculator is None else self.speculator.guess(rows, window, todo)
         if picked is None or todo.num_fresh == todo.num_running:
-            rows.prediction = None  # free the last logits before the next ones come
+            rows.prediction = None  # free the last logits before the next ones are computed
         canvas, bans = rows.canvas, rows.bans or self.bans
         if picked is not None:
             canvas, bans = canvas.take(picked), bans.take(picked)
@@ -209,7 +210,7 @@ class Executor:
         assert isinstance(self.model, AttentionLM), "check_run lets no other model pass"
         tokens, layers = canvas.tokens, self.sampler.needs.attention
         output, weights = self.model.attention_states(tokens, canvas.attend, layers)
-        # the logits of all columns at a time may take too much memory
+        # the logits of all columns at once may need too much memory
         size, n = max(1, MAX_LOGITS // (self.model.info.vocab_size * len(tokens))), tokens.shape[1]
         parts = [slice(first, min(first + size, n)) for first in range(0, n, size)]
         confidence = [self.read(output[:, part], bans.within(part)).top_probs[..., 0] for part in parts]
@@ -219,14 +220,14 @@ class Executor:
         return replace(self.read(output[:, window], bans.on(canvas, window)), attention=attention)
 
     def pick(self, wanted: Tensor, count: int) -> Tensor | None:
-        """Return the numbers of the wanted rows, and of some others up to a usual size; None for all."""
+        """Return the numbers of the wanted rows, and of others to reach a usual size, or None for all."""
         if count == len(wanted):
             return None
         unit = -(-len(wanted) // self.sizes)
         size = -(-count // unit) * unit
         if size >= len(wanted):
             return None
-        # a sort, not a search: the host need not learn which rows they are
+        # sort instead of search, so that the host need not wait to learn which rows they are
         return torch.argsort(wanted.int(), descending=True, stable=True)[:size]
 
     def read(self, output: Tensor, bans: Bans) -> Prediction:
@@ -246,19 +247,19 @@ class Executor:
         return replace(Prediction.join(parts), hidden=HiddenStates(output, self.head))
 
     def logits(self, output: Tensor, bans: Bans) -> Tensor:
-        """Return the logits [B, W, V] of a forward's output, with no chance for banned tokens."""
+        """Return the logits [B, W, V] of a forward's output, with banned tokens at -inf."""
         return bans.apply(self.model.logits(output) if has_head(self.model) else output)
 
     def needs_few_logits(self, head: Tensor) -> bool:
         """Whether the logits that the sampler needs can be computed again from hidden states."""
         needs, (vocabulary, size) = self.sampler.needs, head.shape
         few = needs.gather_logits and not needs.logits and needs.top_k * size < vocabulary
-        # a language rules tokens out that a head would compute again
+        # logits computed again from the head would lack the bans of a language
         return few and not self.draws and self.bans.language is None
 
 
 def spread(part: Prediction, picked: Tensor | None, todo: Todo) -> Prediction:
-    """Return a prediction of all rows from one of the picked rows [n]; the others may have any."""
+    """Expand a prediction of the picked rows [n] to all rows. The values of the other rows do not matter."""
     if picked is None:
         return part
     place = torch.zeros_like(todo.running, dtype=torch.long)
@@ -295,12 +296,12 @@ def run_model(model: MaskedLM, canvas: Canvas, window: slice, cache: Cache | Non
 def remaining(rows: Rows, window: slice, block: Block) -> Todo:
     """Return what is left to decode, and raise if the last logits were not finite. Reads the device once.
 
-    A row is done at its first end token without a mask to its left. Where predictions may be used again, a
-    row that the last step left as it was needs no new forward.
+    A row is done once it has an end token without a mask to its left. If predictions may be reused, a row
+    that the last step did not change needs no new forward.
     """
     canvas, generated, eos_ids = rows.canvas, rows.ending_in(block), rows.eos_ids
     if eos_ids and generated.is_cpu and not is_any(generated, eos_ids).any():
-        eos_ids = ()  # no text can have ended; asking a GPU would mean waiting for it
+        eos_ids = ()  # no text can have ended; on a GPU this check would have to wait
     masked, active, running, fresh = left_to_do(
         canvas.tokens[:, window],
         generated,
@@ -332,8 +333,8 @@ def left_to_do(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return the tensors of a Todo.
 
-    `tokens` [B, W] are the window's, `generated` [B, L] those of the generation; `inside` [1 or B, W] marks
-    the window's columns that belong to the block, or is None if all of them do.
+    `tokens` [B, W] are those of the window, `generated` [B, L] those of the generation. `inside` [1 or B, W]
+    marks the window's columns that belong to the block. It is None if all of them do.
     """
     masked = tokens == mask_id
     if eos_ids:
@@ -348,7 +349,7 @@ def left_to_do(
 
 
 def inside(rows: Rows, window: slice, block: Block) -> Tensor | None:
-    """Mark the window's columns that belong to the block or to an open one, [1 or B, W]; None for all."""
+    """Return the window's columns in the block or in an open one, [1 or B, W] bool, or None for all."""
     if rows.open_blocks is not None:
         return rows.open_blocks.inside(rows.canvas.masked(window))
     if window == block.columns:
@@ -359,7 +360,7 @@ def inside(rows: Rows, window: slice, block: Block) -> Tensor | None:
 
 
 def broken_logits(rows: list[int], step: int) -> ValueError:
-    """Return the error of rows whose logits are not finite."""
+    """Return the error for rows whose logits are not finite."""
     return ValueError(
         f"the model returned NaN or infinite logits at step {step}, row {', '.join(map(str, rows))}; "
         "check its weights and dtype"

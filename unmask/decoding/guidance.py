@@ -20,7 +20,7 @@ class Guided:
 
     Attributes:
         model: The model that is guided.
-        scale: Strength, or one per row, [B, 1, 1]; 0: off.
+        scale: The strength, or one per row, [B, 1, 1]. 0 means no guidance.
         given: [B, N] bool, the tokens that u does not see.
     """
 
@@ -48,7 +48,7 @@ class Guided:
 
 def guide(conditional: Tensor, unconditional: Tensor, scale: float | Tensor) -> Tensor:
     """Move logits away from the prediction without the given tokens."""
-    # keep a token that either side bans as it is: differences with -inf are infinite or NaN
+    # do not move a token that either side bans: differences with -inf are infinite or NaN
     banned = (conditional == -torch.inf) | (unconditional == -torch.inf)
     difference = (conditional - unconditional).masked_fill_(banned, 0)
     return difference.mul_(scale).add_(conditional)

@@ -33,8 +33,8 @@ def denoise(
 ) -> Iterator[Step]:
     """Yield one Step per reverse step, until every row is complete or its budget is spent.
 
-    This is Algorithm 1 of LESS with the sampler's rule in place of lines 5 to 12. Blocks, budgets and the end
-    of a text are in `turns`. `stop` may end rows early; `bans` replaces the bans that the options ask for.
+    This is Algorithm 1 of LESS with the sampler's rule in place of lines 5 to 12. `turns` handles blocks,
+    budgets and the end of a text. `stop` may end rows early. `bans` replaces the bans of the options.
     """
     is_model(model)
     bans = bans or options.bans(model.info, canvas)

@@ -1,4 +1,4 @@
-"""Ask a sampler: build its Observation, and confine its Decision to the rows and columns that are open."""
+"""Ask a sampler: build its Observation, and confine its Decision to the rows and columns that may change."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ class Context:
 
 
 class Scene(NamedTuple):
-    """The rows of one step: where they stand and what they may change."""
+    """The rows of one step: their state, and what they may change."""
 
     masked: Tensor  # [B, W] bool
     active: Tensor  # [B, W] bool
     running: Tensor  # [B] bool
-    started: Tensor  # [B] masks when the block began
-    clock: Clock | Tensor  # or packed, [1 or B, 4] float64
-    draws: Tensor | None = None  # [B, W] uniform in (0, 1), where tokens are sampled
-    noise: Tensor | None = None  # [B, W] uniform in (0, 1), where the sampler needs them
-    tokens: Tensor | None = None  # [B, W] the window as it is, where the sampler may revoke
+    started: Tensor  # [B] masks when the block began, see Turn
+    clock: Clock | Tensor  # a Clock, or its numbers packed as [1 or B, 4] float64
+    draws: Tensor | None = None  # [B, W] uniform in (0, 1), if tokens are sampled
+    noise: Tensor | None = None  # [B, W] uniform in (0, 1), if the sampler needs them
+    tokens: Tensor | None = None  # [B, W] the window's tokens, if the sampler may revoke
     written: Tensor | None = None  # [B, W] bool, columns that may be revoked
     urgent: Tensor | None = None  # [B, W] bool, columns that must progress
 
 
 class Outcome(NamedTuple):
-    """A decision, confined to what is open, and its effect."""
+    """A decision, confined to what may change, and its effect."""
 
     decision: Decision  # with the `tokens` to write
     changed: Tensor  # [B] bool, rows of the canvas that it changes
@@ -57,7 +57,8 @@ def decide(
     check_decision(decision, sampler, scene.masked.shape)
     if scene.urgent is not None:
         decision = _progress(sampler, obs, decision, scene.urgent)
-    own = decision.tokens is not None and prediction.fitting is None  # raw candidates may not fit
+    # a sampler that sees raw logits may choose tokens that do not fit
+    own = decision.tokens is not None and prediction.fitting is None
     written = decision.tokens if own else obs.drawn
     confined = replace(
         decision, commit=decision.commit & scene.masked & scene.running[:, None], tokens=written
@@ -70,7 +71,7 @@ def decide(
 def observe(
     sampler: Sampler, prediction: Prediction, history: History, scene: Scene, context: Context
 ) -> Observation:
-    """Return all that a sampler may look at in this step."""
+    """Return everything that the sampler sees in this step."""
     masks, nothing = scene.active.sum(-1), torch.zeros_like(scene.started)
     source = prediction.fitting or prediction
     step, budget, progress, rate = unpack(scene.clock) if isinstance(scene.clock, Tensor) else scene.clock
@@ -80,9 +81,9 @@ def observe(
     elif context.schedule == "remaining":
         quota = (masks * rate.double()).round().long()
     else:
-        if sampler.needs.revoke:  # masks come back, so the rest is spread over the steps that are left
+        if sampler.needs.revoke:  # masks may return, so spread those left over the steps left
             quota = -(-masks // (budget - step))
-        else:  # LLaDA: equal parts, the remainder going to the first steps
+        else:  # as in LLaDA: equal parts, with the remainder in the first steps
             quota = scene.started // budget + (step < scene.started % budget)
         rate = quota / masks.clamp(min=1)
     return Observation(
@@ -106,7 +107,7 @@ def observe(
 
 
 def fill(prediction: Prediction, scene: Scene) -> Outcome:
-    """Commit the argmax of every active position: the budget is spent."""
+    """Commit the argmax of every active position, because the budget is spent."""
     nothing = torch.zeros_like(scene.active)
     tokens = (prediction.fitting or prediction).top1
     decision = Decision(scene.active, nothing, torch.zeros_like(scene.running), tokens=tokens)
@@ -114,7 +115,7 @@ def fill(prediction: Prediction, scene: Scene) -> Outcome:
 
 
 def outcome_of(decision: Decision, prediction: Prediction, running: Tensor) -> Outcome:
-    """Return which rows a decision changes, and which running rows have NaN, +inf or only -inf logits."""
+    """Find the rows that a decision changes, and running rows with NaN, +inf or only -inf logits."""
     changes = decision.commit
     for more in (decision.revoke, decision.rewrite):
         changes = changes if more is None else changes | more
@@ -122,7 +123,10 @@ def outcome_of(decision: Decision, prediction: Prediction, running: Tensor) -> O
 
 
 def _progress(sampler: Sampler, obs: Observation, decision: Decision, urgent: Tensor) -> Decision:
-    """Commit in the urgent columns [B, W] too, as the sampler would if there were no others."""
+    """Make every row commit in its urgent columns [B, W].
+
+    A row that commits nothing there commits what the sampler would choose if it had no other columns.
+    """
     alone = sampler.decide(replace(obs, active=obs.active & urgent, masked=obs.masked & urgent))
     idle = ~(decision.commit & urgent).any(-1, keepdim=True)
     return replace(decision, commit=decision.commit | alone.commit & urgent & idle)

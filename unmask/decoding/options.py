@@ -22,14 +22,14 @@ class Options:
 
     Attributes:
         selection: The rule that chooses a token at each position.
-        schedule: The fixed schedule that sets the quota, "linear", "dream", "block" or "remaining"; None: the
-            model family's own.
-        banned_ids: Tokens never written; None: the mask token.
+        schedule: The fixed schedule that sets the quota, "linear", "dream", "block" or "remaining". None
+            means that of the model family.
+        banned_ids: Tokens that are never written. None means the mask token.
         min_new_tokens: No end token before this many generated columns, >= 0.
-        stop_at_eos: A row is done when no mask is left of its first end token.
-        stop_at_block_end: And only when the block of that end token is done.
-        fill_leftovers: Masks that outlive the budget get the argmax of one more forward.
-        reuse: An unchanged canvas needs no new forward.
+        stop_at_eos: A row is done when there is no mask to the left of its first end token.
+        stop_at_block_end: With stop_at_eos, a row is done only when the block of that end token is done too.
+        fill_leftovers: Masks that remain when the budget is spent get the argmax of one more forward.
+        reuse: Use the last prediction again for an unchanged canvas, without a new forward.
     """
 
     selection: Selection = field(default_factory=Selection)
@@ -51,7 +51,7 @@ class Options:
             one_of("schedule", self.schedule, get_args(ScheduleName))
 
     def bans(self, info: ModelInfo, canvas: Canvas) -> Bans:
-        """Return which token may not stand in which column of the canvas."""
+        """Return which tokens are banned from which columns of the canvas."""
         ids = (info.mask_id,) if self.banned_ids is None else self.banned_ids
         if not self.min_new_tokens or not info.eos_ids:
             return Bans(ids)

@@ -17,12 +17,13 @@ class OpenBlocks:
     def __init__(self, blocks: Sequence[slice], at: float, rows: int, device: torch.device) -> None:
         self.at = at
         self.sizes = torch.tensor([block.stop - block.start for block in blocks], device=device)
-        self.number = torch.arange(len(blocks), device=device).repeat_interleave(self.sizes)  # of a column
-        opened = 1 if at > 0 or len(blocks) == 1 else 2  # an empty block is filled enough for the next
+        # the number of each column's block
+        self.number = torch.arange(len(blocks), device=device).repeat_interleave(self.sizes)
+        opened = 1 if at > 0 or len(blocks) == 1 else 2  # at 0, an empty block opens the next one
         self.opened = torch.full((rows,), opened, device=device)
 
     def advance(self, masked: Tensor) -> None:
-        """Open the next block of every row whose last open block is filled enough; masked: [B, W] bool."""
+        """Open the next block of every row whose last open block is filled enough, given the masks [B, W]."""
         masks = torch.zeros(len(masked), len(self.sizes), dtype=torch.long, device=masked.device)
         masks = masks.index_add(1, self.number, masked.long())
         share = (1 - masks / self.sizes).gather(1, self.opened[:, None] - 1)[:, 0]

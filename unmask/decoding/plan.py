@@ -22,7 +22,7 @@ class Block:
     Attributes:
         columns: The columns of the block.
         budget: Steps that it may take.
-        first_step: Steps planned for the blocks before.
+        first_step: Steps planned for all earlier blocks.
     """
 
     columns: slice
@@ -32,7 +32,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Overlap:
-    """Blocks of which several are open at a time.
+    """Blocks that overlap, so that several are open at a time.
 
     Attributes:
         parts: The columns of each block.
@@ -49,9 +49,9 @@ class Plan:
 
     Attributes:
         blocks: The blocks, in order.
-        steps: The step budget of all blocks.
-        blockwise: True in the semi-autoregressive regime; False: the whole generation is one block.
-        overlap: How blocks overlap inside the only entry of `blocks`; None: they do not.
+        steps: The step budget of all blocks together.
+        blockwise: True in the semi-autoregressive regime. False means that the whole generation is one block.
+        overlap: How blocks overlap inside the only entry of `blocks`. None means that they do not.
     """
 
     blocks: tuple[Block, ...]
@@ -78,10 +78,10 @@ def plan(
 ) -> Plan:
     """Cut `length` columns into blocks that share `steps`; without block_length, there is one block.
 
-    Blocks start at `start`, or at multiples of their length if `grid`; the first may then be shorter. With
-    `alone_every`, the first of so many columns is a block of its own. Blocks share the steps in proportion to
-    their sizes or, if `even`, in equal parts. With `next_block_at`, a block opens when this share of the one
-    before is filled, and all share one budget.
+    Blocks start at `start` or, if `grid`, at multiples of their length, so that the first may be shorter.
+    With `alone_every`, the first of every `alone_every` columns is a block by itself. Blocks share the steps
+    in proportion to their sizes or, if `even`, in equal parts. With `next_block_at`, a block opens when this
+    share of the block before is filled, and all blocks share one budget.
     """
     whole("length", length, 1)
     whole("steps", steps, 1)
@@ -113,7 +113,7 @@ def share_steps(cuts: Sequence[slice], weights: Sequence[int], steps: int) -> tu
     spent = [0]
     for number, reached in enumerate(accumulate(weights), start=1):
         fair = max(steps * reached // sum(weights), spent[-1] + 1)
-        spent.append(min(fair, steps - len(weights) + number))  # the later blocks keep a step each
+        spent.append(min(fair, steps - len(weights) + number))  # keep one step for each later block
     budgets = zip(cuts, pairwise(spent), strict=True)
     return tuple(Block(cut, after - before, before) for cut, (before, after) in budgets)
 
@@ -121,16 +121,16 @@ def share_steps(cuts: Sequence[slice], weights: Sequence[int], steps: int) -> tu
 def remaining_rates(budget: int) -> Tensor:
     """Return the share of the masks left that A2D's schedule commits in each step: 1/n, 1/(n - 1), ..., 1.
 
-    Computed as its own code does, because float32 decides which way a half rounds.
+    The arithmetic is that of A2D's code, because float32 decides which way a half rounds.
     """
     times = 1 - torch.arange(budget, -1, -1) / budget
     return 1 - (1 - times[1:]) / (1 - times[:-1])
 
 
 def dream_rates(budget: int) -> Tensor:
-    """Return the probability of a masked position to be committed in each step of Dream's schedule.
+    """Return the probability that Dream's schedule commits a masked position, for each step.
 
-    It is 1 - s/t on a grid of times from 1 to eps, and 1 in the last step.
+    It is 1 - s/t for a step from time t to time s, on a grid from 1 to eps. In the last step it is 1.
     """
     times = torch.linspace(1, DREAM_EPS, budget + 1, dtype=torch.float32)
     rates = 1 - times[1:] / times[:-1]

@@ -18,7 +18,7 @@ from unmask.decoding.options import DEFAULTS, Options
 from unmask.decoding.plan import Plan
 from unmask.types import Cache, Counts, MaskedLM, Sampler, Step
 
-Finish = Literal["eos", "length", "stop"]  # only texts end with "stop", at a stop string
+Finish = Literal["eos", "length", "stop"]  # "stop" means a stop string, which only texts have
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,9 +26,9 @@ class Result(Counts[Tensor]):
     """The canvas of a finished run, why each row ended, and its cost (the fields of `Counts`).
 
     Attributes:
-        tokens: [B, N]; masks behind the end of a text are end tokens.
+        tokens: [B, N], with end tokens in place of masks after the end of a text.
         start: The first generated column.
-        lead: [B] prompt tokens from `start` on; None: none.
+        lead: [B] number of prompt tokens from `start` on. None means none.
         finish: Why each row ended: "eos", "stop" or "length".
         evaluations: Forward passes of the whole batch.
     """
@@ -41,7 +41,7 @@ class Result(Counts[Tensor]):
 
     @property
     def generated(self) -> Tensor:
-        """The columns from `start` on, [B, L]; the first `lead` of them are the prompt's."""
+        """The columns from `start` on, [B, L]; the first `lead` of them belong to the prompt."""
         return self.tokens[:, self.start :]
 
     def texts(self, length: int) -> list[list[int]]:
@@ -67,7 +67,7 @@ def decode(
     cache: Cache | None = None,
     noise: NoiseSource | None = None,
 ) -> Result:
-    """Run the loop to its end."""
+    """Run the loop to its end and return the result."""
     is_model(model)
     steps = denoise(model, canvas, sampler, plan, options, cache=cache, noise=noise)
     result = collect(steps, canvas, model.info.eos_ids if options.stop_at_eos else ())
@@ -76,7 +76,7 @@ def decode(
 
 
 def collect(steps: Iterable[Step], canvas: Canvas, eos_ids: tuple[int, ...]) -> Result:
-    """Return what the steps made of the canvas; `eos_ids` end a text."""
+    """Run through all steps and return the result. `eos_ids` end a text."""
     counter = Counter(canvas)
     for step in steps:
         counter.add(step)
@@ -84,11 +84,11 @@ def collect(steps: Iterable[Step], canvas: Canvas, eos_ids: tuple[int, ...]) -> 
 
 
 class Counter:
-    """Counts steps: keeps a few numbers of every step, and adds them up at the end."""
+    """Keep a few numbers of every step, and add them up at the end."""
 
     def __init__(self, canvas: Canvas) -> None:
-        self.canvas = canvas  # as the run began
-        self.tokens = canvas.tokens  # as they are now
+        self.canvas = canvas  # the canvas before the first step
+        self.tokens = canvas.tokens  # the tokens after the last step
         self.evaluations = 0
         self._steps: list[tuple[Tensor, ...]] = []  # [B] each
         self._leftover: list[bool] = []
@@ -132,7 +132,7 @@ class Counter:
         )
 
     def result(self, eos_ids: tuple[int, ...]) -> Result:
-        """Return the batch as it is now."""
+        """Return the result so far."""
         final = replace(self.canvas, tokens=self.tokens).close(eos_ids)
         ended = final.finished(eos_ids).tolist()
         finish: tuple[Finish, ...] = tuple("eos" if end else "length" for end in ended)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from unmask.decoding.observe import Outcome
     from unmask.decoding.turns import Turn
 
-Stop = Callable[[Tensor], Tensor]  # tokens [B, N] -> rows [B] bool that need no more steps, for good
+Stop = Callable[[Tensor], Tensor]  # tokens [B, N] -> rows [B] bool that never need another step
 
 
 class Written(NamedTuple):
@@ -32,11 +32,11 @@ class Written(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """Earlier predictions of some rows, and the state that their sampler carries."""
+    """Earlier predictions of some rows, and the carry of their sampler."""
 
     past: tuple[Prediction, ...] = ()  # newest first
-    seen: Tensor | None = None  # [B] predictions that the row has seen; None before the first
-    carry: Tensor | None = None  # [B, ...] what the sampler handed back
+    seen: Tensor | None = None  # [B] steps that the row has taken; None before the first
+    carry: Tensor | None = None  # [B, ...] Decision.carry of the last step
 
     def push(self, now: Prediction, carry: Tensor | None, needs: Needs, running: Tensor | None) -> History:
         """Return the history after one more step of the rows `running` [B], or of all rows if it is None."""
@@ -44,7 +44,7 @@ class History:
         if needs.lookback:
             kept = now if needs.logits or needs.gather_logits else now.without_logits()
             past = (kept, *self.past)[: needs.lookback]
-        # a row that idles now may run in a later block, which only a history that spans blocks will see
+        # a row that idles now may run in a later block, and its history lasts until then only with `span`
         if running is not None and needs.span:
             merged = tuple(new.where(running, old) for new, old in zip(past, self.past, strict=False))
             past = merged + past[len(merged) :]
@@ -72,26 +72,26 @@ class History:
 
 @dataclass(slots=True)
 class Rows:
-    """A batch in the making, and the settings it is made under. Steps are committed one after another."""
+    """A batch while it is decoded, and its settings. `commit` applies one step after another."""
 
     canvas: Canvas
-    needs: Needs  # of the sampler
+    needs: Needs  # needs of the sampler
     options: Options
     info: ModelInfo
     stop: Stop | None = None
-    bans: Bans | None = None  # of the block that is decoded; None: those of the executor
-    steps: int = 0  # taken so far
+    bans: Bans | None = None  # bans of the current block; None means those of the executor
+    steps: int = 0  # steps taken so far
     history: History = History()
-    prediction: Prediction | None = None  # of the last forward
-    guesses: Tensor | None = None  # [B] guesses that ran beside each row in the last forward; None: none
-    changed: Tensor | None = None  # [B] bool, rows that the last step changed; None: every row is new
+    prediction: Prediction | None = None  # the last prediction of every row
+    guesses: Tensor | None = None  # [B] guesses that ran beside each row in the last forward; None means none
+    changed: Tensor | None = None  # [B] bool, rows that the last step changed; None means all
     broken: Tensor | None = None  # [B] bool, rows whose last logits were not finite
     stopped: Tensor | None = None  # [B] bool, rows that `stop` has ended
-    open: Tensor | None = None  # [B] bool, rows whose sampler goes on with a block that has no masks
-    open_blocks: OpenBlocks | None = None  # where blocks overlap
-    given: Tensor | None = field(init=False)  # [B, N] bool, never to be revoked
-    in_prompt: Tensor | None = field(init=False)  # [B, L] bool, generated columns where a prompt stands
-    eos_ids: tuple[int, ...] = field(init=False)  # end a row
+    open: Tensor | None = None  # [B] bool, rows that continue a block without masks
+    open_blocks: OpenBlocks | None = None  # the blocks that are open, if blocks overlap
+    given: Tensor | None = field(init=False)  # [B, N] bool, tokens that must not be revoked
+    in_prompt: Tensor | None = field(init=False)  # [B, L] bool, columns from `start` on in a prompt
+    eos_ids: tuple[int, ...] = field(init=False)  # tokens that end a row
     reuse: bool = field(init=False)  # an unchanged row needs no new forward
 
     def __post_init__(self) -> None:
@@ -112,9 +112,9 @@ class Rows:
         self.open_blocks = OpenBlocks(overlap.parts, overlap.at, len(tokens), tokens.device)
 
     def own_steps(self, plan: Plan) -> Tensor | None:
-        """Return the steps [B] that the blocks of each row have; None: those of the plan.
+        """Return the step budget of each row [B], or None if every row has that of the plan.
 
-        Where a model attends in blocks, a batch may have a block more than some of its rows.
+        If a model attends block by block, a batch may have one block more than some of its rows.
         """
         if self.info.grid is None or len(self.canvas.tokens) == 1:
             return None
@@ -124,11 +124,11 @@ class Rows:
         return plan.steps * own.double() / width
 
     def start_block(self, window: slice, block: Block) -> None:
-        """Forget the last block, unless the sampler's history spans all of them."""
+        """Start a block, with a new history unless the sampler's history spans all blocks."""
         self.changed = self.open = None
         if self.needs.revoke:
             tokens = self.canvas.tokens.clone()
-            tokens[:, block.columns.start :] = self.canvas.mask_id  # they are not final yet
+            tokens[:, block.columns.start :] = self.canvas.mask_id  # these columns are not final yet
             self.look_for_stops(tokens)
         if self.bans is not None:
             self.bans = self.bans.focus(self.canvas, window)
@@ -136,13 +136,13 @@ class Rows:
             self.history = History()
 
     def look_for_stops(self, tokens: Tensor) -> None:
-        """End the rows that `stop` ends, now that they hold these tokens [B, N]."""
+        """End the rows that `stop` ends at these tokens [B, N]."""
         if self.stop is not None:
             now = self.stop(tokens)
             self.stopped = now if self.stopped is None else self.stopped | now
 
     def ending_in(self, block: Block) -> Tensor:
-        """Return the generated columns [B, L] in which an end token may end its row now."""
+        """Return the generated tokens [B, L] among which an end token ends its row now."""
         tokens, start = self.canvas.tokens, self.canvas.start
         if not self.eos_ids:
             return tokens[:, :0]
@@ -152,14 +152,14 @@ class Rows:
         return generated
 
     def unfinished(self, block: Block) -> Tensor:
-        """Return the rows [B] that have masks left and go on."""
+        """Return the rows [B] that have masks left and have not ended."""
         left = self.canvas.masked(slice(self.canvas.start, None)).any(-1)
         if self.eos_ids:
             left = left & ~ended(self.ending_in(block), self.canvas.mask_id, self.eos_ids).any(-1)
         return left if self.stopped is None else left & ~self.stopped
 
     def written(self, turn: Turn) -> Written | None:
-        """Return what the window of a turn holds, if the sampler may revoke some of its block."""
+        """Return the window's tokens and which may be revoked, or None if the sampler never revokes."""
         if self.given is None:
             return None
         tokens, columns = self.canvas.tokens, turn.block.columns

@@ -1,8 +1,8 @@
 """Speculation: guess the next canvases, run them beside the real one, and recall their predictions.
 
 A step whose canvas was guessed needs no forward. The sampler still decides every step from the prediction of
-the very canvas it stands on, so nothing changes but the number of forwards: this is FreeDave
-(arXiv:2510.00294), for any rule, with or without a history.
+the real canvas, so only the number of forwards changes. This is FreeDave (arXiv:2510.00294) for any rule,
+with or without a history.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ class Speculator:
 
     speculation: Speculation
     mask_id: int
-    last_ids: tuple[int, ...] = ()  # tokens that no part of a decision writes with a mask to their left
-    canvas: Tensor | None = None  # [B, N] the real one
+    last_ids: tuple[int, ...] = ()  # tokens that a partial decision must not write right of a mask
+    canvas: Tensor | None = None  # [B, N] the real canvas
     tokens: Tensor | None = None  # [B, R, N] the guessed canvases
-    predictions: Prediction | None = None  # of R * B rows, guess by guess
+    predictions: Prediction | None = None  # the predictions of R * B rows, guess by guess
 
     def forget(self) -> None:
         """Drop the guesses of the last block."""
         self.tokens = self.predictions = None
 
     def recall(self, rows: Rows) -> None:
-        """Give rows whose canvas was guessed its prediction: they need no forward."""
+        """Give rows whose canvas was guessed the prediction of that guess, so that they need no forward."""
         self.canvas = rows.canvas.tokens
         if self.tokens is None or self.predictions is None or rows.prediction is None or rows.changed is None:
             return
@@ -49,8 +49,8 @@ class Speculator:
     def guess(self, rows: Rows, window: slice, todo: Todo) -> Tensor | None:
         """Return guesses [B, R, N]: the canvas with the best 1, 2, ... masks of the block filled in.
 
-        They are filled as the last prediction would fill them. A guess that leaves no mask saves no forward,
-        but may be the part of a decision that is taken alone.
+        Masks are filled with the argmax of the last prediction. A guess that leaves no mask saves no forward,
+        but with `partial` it may be the part of a decision that is committed.
         """
         last = rows.prediction
         if last is None or rows.changed is None:  # the first forward of a block
@@ -77,7 +77,7 @@ class Speculator:
         return active.sum(-1) - (0 if self.speculation.partial else 1)
 
     def keep(self, guesses: Tensor, parts: Sequence[Prediction], fresh: Tensor, number: Tensor) -> None:
-        """Keep the first `number` [B] guesses [B, R, N] of fresh rows, and their predictions of B rows."""
+        """Keep the first `number` [B] guesses [B, R, N] of fresh rows, and the prediction of each guess."""
         # a row of a batch may have run more guesses than it would have alone
         useless = torch.arange(guesses.shape[1], device=number.device) >= number[:, None]
         guesses = guesses.masked_fill(useless[..., None], NO_TOKEN)
@@ -95,7 +95,7 @@ class Speculator:
         self.tokens, self.predictions = guesses, predictions
 
     def shorten(self, outcome: Outcome, window: slice) -> Outcome:
-        """Commit only as much of a decision as the largest guess inside it, if there is one (FreeDave++)."""
+        """Reduce a decision to the largest guess inside it, if there is one (FreeDave++)."""
         decision = outcome.decision
         if (
             not self.speculation.partial
@@ -123,7 +123,7 @@ def beside(canvas: Canvas, guesses: Tensor) -> Canvas:
 
 @dataclass(frozen=True, slots=True)
 class SharedCache:
-    """A cache whose rows are each read by several rows of a forward, which leave it as it is."""
+    """A cache whose rows are each shared by several rows of a forward. Only the first of them is stored."""
 
     cache: Cache
     copies: int  # rows of the forward for each row of the cache

@@ -12,8 +12,8 @@ from unmask.fast import kernels
 from unmask.types import Prediction
 
 CHUNK = 128  # vocabulary columns per first-stage maximum
-# Elements per piece. On a CPU the intermediates of a piece stay in the cache; larger ones would go to new
-# pages of memory. On a GPU they take a fraction of the memory of the logits, for a few more launches.
+# Elements per piece. On a CPU the intermediates of a piece fit into the cache; larger ones would need new
+# pages of memory. On a GPU they need a fraction of the memory of the logits, for a few more launches.
 CPU_PIECE = 1 << 19
 DEVICE_PIECE = 1 << 24
 
@@ -41,8 +41,8 @@ def ban(logits: Tensor, ids: Sequence[int]) -> Tensor:
 def top_k_ids(logits: Tensor, k: int) -> Tensor:
     """Return the ids of the K largest logits, ties to the lower id, [..., V] -> [..., min(K, V)].
 
-    The K best tokens lie in the K chunks with the best maxima (of equal chunks the leftmost), so two small
-    searches decide the order after a single pass over the vocabulary.
+    The K best tokens are in the K chunks with the best maxima (the leftmost of equal chunks). So two small
+    searches find them after a single pass over the vocabulary.
     """
     vocabulary = logits.shape[-1]
     whole = vocabulary // CHUNK * CHUNK

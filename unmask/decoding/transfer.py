@@ -10,12 +10,12 @@ from torch import Tensor
 
 
 def to_device(tensor: Tensor, device: torch.device) -> Tensor:
-    """Copy a host tensor without waiting: from pageable memory the host would wait until the GPU is idle."""
+    """Copy a host tensor without waiting. From pageable memory, the host would wait until the GPU is idle."""
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
 
 
 def to_host(tensor: Tensor) -> Callable[[], Tensor]:
-    """Start a copy to the host. The function returned waits for it, not for work that was queued later."""
+    """Start a copy to the host. The returned function waits for the copy, not for work queued later."""
     if not tensor.is_cuda:
         return lambda: tensor
     copied = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True).copy_(tensor, non_blocking=True)

@@ -1,4 +1,4 @@
-"""Which step comes next: blocks, step budgets and the end of a text. Knows no model and no sampler."""
+"""Which step comes next: blocks, step budgets and the end of a text. Independent of models and samplers."""
 
 from __future__ import annotations
 
@@ -18,35 +18,35 @@ from unmask.types import ScheduleName
 class Todo(NamedTuple):
     """The positions and rows that are still to be decoded in a block."""
 
-    masked: Tensor  # [B, W] bool, in rows whose text has not ended
-    active: Tensor  # [B, W] bool, those of them inside the block
-    running: Tensor  # [B] bool, rows with an active position
+    masked: Tensor  # [B, W] bool, masks in rows whose text has not ended
+    active: Tensor  # [B, W] bool, masked positions inside the block
+    running: Tensor  # [B] bool, rows with an active position or still open without one
     fresh: Tensor  # [B] bool, running rows that changed since their last forward
     num_running: int
     num_fresh: int
-    urgent: Tensor | None = None  # [B, W] bool, columns that must progress, where blocks overlap
+    urgent: Tensor | None = None  # [B, W] bool, columns that must progress, if blocks overlap
 
 
 class Clock(NamedTuple):
     """The place of a step in its budget: numbers, or tensors [B] for several rows."""
 
     step: int | Tensor  # steps already taken in the block
-    budget: int | Tensor  # of the block
+    budget: int | Tensor  # step budget of the block
     progress: float | Tensor  # share of all steps used, this one included
-    rate: float | Tensor  # share of the masks that the schedule commits now; 0 where it counts columns
+    rate: float | Tensor  # share of the masks that the schedule commits now; 0 if it counts positions
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One reverse step to be taken, or, with `leftover`, the fill of what the budget left masked."""
+    """One reverse step to take. With `leftover`, it fills the masks that remain after the budget is spent."""
 
     index: int  # counted from 1 over the whole run; a leftover fill repeats the last index
-    number: int  # of the block
+    number: int  # number of the block
     block: Block
     window: slice  # the columns that the sampler sees
     todo: Todo
-    started: Tensor  # [B] masks when the block began
-    clock: Clock | Tensor  # or packed, [B, 4] float64, where rows stand in different places
+    started: Tensor  # [B] masks when the block began; its width for the schedule "block"
+    clock: Clock | Tensor  # packed as [B, 4] float64 if it differs from row to row
     leftover: bool = False
 
 
@@ -68,7 +68,7 @@ def turns(rows: Rows, plan: Plan, look: Look) -> Iterator[Turn]:
         rows.start_block(window, block)
         todo = look(rows, window, block)
         started = (todo.active if plan.overlap is None else todo.masked).sum(-1)
-        if schedule == "block":  # also in a block that is partly prompt
+        if schedule == "block":  # count all columns, even those of a prompt
             started = torch.full_like(started, block.columns.stop - block.columns.start)
         clock: Clock | Tensor = Clock(0, block.budget, 0.0, 0.0)
         for clock in clocks(block, plan, schedule, own_steps):
@@ -77,7 +77,7 @@ def turns(rows: Rows, plan: Plan, look: Look) -> Iterator[Turn]:
             index += 1
             yield Turn(index, number, block, window, todo, started, clock)
             todo = look(rows, window, block)
-        # under a constraint some tokens may wait, because they do not fit the others
+        # under a constraint, tokens that do not fit the others wait for the next fill
         fills = block.columns.stop - block.columns.start if rows.language is not None else 1
         for _ in range(fills if rows.options.fill_leftovers else 0):
             if not todo.num_running:
@@ -91,7 +91,7 @@ def turns(rows: Rows, plan: Plan, look: Look) -> Iterator[Turn]:
 def clocks(
     block: Block, plan: Plan, schedule: ScheduleName, own_steps: Tensor | None = None
 ) -> Iterator[Clock | Tensor]:
-    """Yield the clock of every step of a block; packed if rows have steps of their own, [B] float64."""
+    """Yield the clock of every step of a block. It is packed if rows have their own step budgets [B]."""
     share = RATES.get(schedule)
     rates = repeat(0.0, block.budget) if share is None else share(block.budget).tolist()
     for step, rate in enumerate(rates):

@@ -1,8 +1,8 @@
-"""Calibration without labels: would a bar on confidence have written the tokens of the careful rule?
+"""Calibrate without labels: would a bar on confidence have written the tokens of the careful rule?
 
-The careful rule commits the first mask alone, one token per forward. At every step it also shows the tokens
-that a bar c on confidence would have committed ahead of their turn. A text is changed at c if one of them
-differs from the token that the careful rule wrote there in the end. One careful run tests every bar.
+The careful rule commits only the first mask, one token per forward. Each of its steps also shows the tokens
+that a bar on confidence would have committed early. The bar changes a text if one of these tokens differs
+from the token that the careful rule finally wrote there. One careful run tests every bar.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ BATCH = 8
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """How a bar on confidence agrees with the careful rule.
+    """How well a bar on confidence agrees with the careful rule.
 
     Attributes:
-        bar: The least confidence.
-        changed: Texts with a token that the careful rule would not have written.
-        texts: All texts.
-        early: Share of the tokens that would have been committed ahead of their turn.
-        wrong: Share of those that the careful rule would not have written.
+        bar: Minimum confidence.
+        changed: Number of texts with a token that the careful rule would not have written.
+        texts: Number of all texts.
+        early: Share of the tokens that the bar would have committed early.
+        wrong: Share of the early tokens that the careful rule would not have written.
     """
 
     bar: float
@@ -61,7 +61,7 @@ class Agreement:
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """Counts of one text per bar: tokens committed early, and those of them that are wrong, [C] each."""
+    """Counts of one text: its tokens, and per bar the early tokens and the wrong ones of them, [C] each."""
 
     early: Tensor
     wrong: Tensor
@@ -127,7 +127,7 @@ def _decode(
 def _note(
     ahead: Tensor, before: Tensor, step: Step, limits: Tensor, *, mask_id: int, ends: Sequence[int]
 ) -> None:
-    """Note the token of every position that reaches a bar for the first time, and not at its turn."""
+    """Note the token of every position that reaches a bar for the first time before it is the first mask."""
     masked = (before[:, step.window] == mask_id) & step.running[:, None]
     waiting = masked & ~frontier(masked) & ~is_any(step.drawn, ends)
     part = ahead[:, :, step.window]
@@ -136,7 +136,7 @@ def _note(
 
 
 def choose(agreements: Sequence[Agreement], max_changed: float = MAX_CHANGED) -> Agreement:
-    """Return the lowest bar that changes at most this share of texts, as do all above; else the highest."""
+    """Return the lowest bar that, like all above, changes at most this share of texts; else the highest."""
     probability("max_changed", max_changed)
     ordered = sorted(agreements, key=lambda one: -one.bar)
     chosen = ordered[0]

@@ -46,7 +46,7 @@ def _ids(model: TextModel, sample: Sample, new_tokens: int) -> tuple[int, ...]:
 
 
 def _canvas(model: TextModel, sample: Sample) -> tuple[int, ...] | None:
-    """Encode the given parts of an answer, with a gap of the length of the gold answer's."""
+    """Encode the given parts of an answer, with a gap as long as that of the gold answer."""
     if "around" not in sample.meta:
         return None
     before, after = sample.meta["around"]
@@ -56,7 +56,7 @@ def _canvas(model: TextModel, sample: Sample) -> tuple[int, ...] | None:
 def make_batches(samples: Sequence[EncodedSample], size: int, *, first: int = 0) -> list[EvalBatch]:
     """Make batches of `size`, shortest prompts first, numbered from `first`.
 
-    The order depends on the samples alone, so the rest of a killed run has the batches that it lacks.
+    The order depends only on the samples, so a resumed run makes the batches that the killed run lacks.
     """
     whole("batch_size", size, 1)
     ordered = sorted(samples, key=lambda one: (len(one.ids), one.sample.id))

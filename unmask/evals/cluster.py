@@ -1,7 +1,7 @@
 """Runs on a Ray cluster: a Ray Data pool of workers, each with a copy of the model, decodes the batches.
 
 A row of the dataset is the number of one batch, so batches and records are the same as in a single process.
-Only the driver writes. Ray restarts a worker that dies, and its batch is decoded again.
+Only the driver writes files. Ray restarts a worker that dies, and its batch is decoded again.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Attempts:
         self.counts: Counter[int] = Counter()
 
     def begin(self, number: int) -> int:
-        """Count one more attempt at this batch, and return their number."""
+        """Count one more attempt at this batch, and return how many there have been."""
         self.counts[number] += 1
         return self.counts[number]
 
@@ -163,7 +163,7 @@ def connect(address: str, load: Load, *, workers: int | None = None, gpu: bool =
 
 
 def _check_isolation(manifest: Manifest) -> None:
-    """Raise if this worker isolates programs less than the manifest says."""
+    """Raise if this worker isolates programs less strictly than the manifest says."""
     seen, recorded = require_isolation(), manifest.environment.get("isolation", "")
     if seen.allowed and str(seen) != recorded:
         raise ValueError(f"a worker isolates programs by {seen}, but the run began with {recorded}")

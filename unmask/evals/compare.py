@@ -23,7 +23,7 @@ class Comparison:
     p_value: float  # McNemar, exact
     lost: tuple[str, ...]  # right in A, wrong in B
     gained: tuple[str, ...]  # wrong in A, right in B
-    step_ratio: float  # steps of A over steps of B: above 1, B takes fewer
+    step_ratio: float  # steps of A over steps of B; above 1 if B takes fewer
     forward_ratio: float
     same_texts: int
 

@@ -18,7 +18,7 @@ from urllib.request import Request, urlopen
 from unmask.evals.task import Sample
 
 Row: TypeAlias = Mapping[str, Any]
-Make: TypeAlias = Callable[[int, Row], Sample]  # a sample from its place in the set and its row
+Make: TypeAlias = Callable[[int, Row], Sample]  # makes a sample from its place in the set and its row
 
 UNPACK: dict[str, Callable[[bytes], bytes]] = {"": bytes, ".gz": gzip.decompress, ".bz2": bz2.decompress}
 DAMAGED = (OSError, EOFError, ValueError, zlib.error)
@@ -31,16 +31,16 @@ TIMEOUT = 3.0  # seconds to wait for the hub
 class Source:
     """The files of a benchmark and its number of rows."""
 
-    file: str  # in a data folder; the file may also end in .gz or .bz2
+    file: str  # path in a data folder; the file may also end in .gz or .bz2
     hub: str  # the data set's name on the hub
-    configs: tuple[str | None, ...] = (None,)  # read one after the other
+    configs: tuple[str | None, ...] = (None,)  # configurations, read one after the other
     split: str = "test"
     rows: int
-    keep: Callable[[Row], bool] | None = None  # None: every row
+    keep: Callable[[Row], bool] | None = None  # which rows to keep; None: every row
 
 
 def load_samples(source: Source, make: Make, folder: Path | None) -> list[Sample]:
-    """Load every sample, from the folder, else from that of UNMASK_DATA, else from the hub."""
+    """Load every sample, from the folder, else from the one that UNMASK_DATA names, else from the hub."""
     if folder is None and os.environ.get(DATA):
         folder = Path(os.environ[DATA])
     if folder is None:
@@ -154,7 +154,7 @@ def _hub_rows(source: Source) -> Iterator[Row]:
 
 @contextmanager
 def _without_retries(config: Any, source: Source) -> Iterator[None]:
-    """If the hub does not answer, let datasets look in its cache only; it would try again and again."""
+    """If the hub does not answer, let datasets use only its cache; it would retry again and again."""
     usual = config.HF_HUB_OFFLINE
     config.HF_HUB_OFFLINE = usual or not (Path(source.hub).is_dir() or _answers(config.HF_ENDPOINT))
     try:
@@ -164,7 +164,7 @@ def _without_retries(config: Any, source: Source) -> Iterator[None]:
 
 
 def _answers(url: str) -> bool:
-    """Return whether a server answers, be it with an error."""
+    """Return whether a server answers, even with an error."""
     try:
         urlopen(Request(url, method="HEAD"), timeout=TIMEOUT).close()
     except HTTPError:

@@ -63,7 +63,7 @@ def _generate(
 ) -> list[Generation]:
     prompts = [one.ids for one in batch.samples]
     canvases = [one.canvas for one in batch.samples if one.canvas is not None]
-    if canvases:  # all of a task's samples have one, or none
+    if canvases:  # either all samples of a task have a canvas, or none
         return generate_between(model, prompts, canvases, sampler, config)
     return generate(model, prompts, sampler, config)
 

@@ -20,11 +20,11 @@ WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def fingerprint(model: TextModel) -> str:
-    """Return the same hash for the same weights and dtype, wherever they are stored, compiled or not."""
+    """Return a hash of the model, the same wherever it is stored and whether or not it is compiled."""
     state = model.state_dict() if isinstance(model, nn.Module) else {}
     weights = {name: _tensor(tensor) for name, tensor in state.items()}
-    info = {**asdict(model.info), "compiled": False}  # kept, so that stored fingerprints stay valid
-    source = source_digest(type(model))  # of a class that is not unmask's
+    info = {**asdict(model.info), "compiled": False}  # the key is kept so that stored fingerprints stay valid
+    source = source_digest(type(model))  # hash of the file of a class outside unmask
     return digest([type(model).__name__, info, _config(model), weights, *([source] if source else [])])
 
 
@@ -36,7 +36,7 @@ def _config(model: TextModel) -> dict[str, Any]:
 
 
 def _tensor(tensor: Tensor) -> list[object]:
-    """Return shape, dtype, the sum of all bit patterns and a hash of evenly spread ones.
+    """Return shape, dtype, the sum of all bit patterns and a hash of evenly spaced ones.
 
     The sum is exact on every device and changes with any weight; the hash changes if weights swap places.
     """

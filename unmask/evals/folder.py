@@ -35,7 +35,7 @@ from unmask.evals.records import (
 from unmask.evals.task import Sample
 from unmask.models.checkpoint.files import too_deep
 
-LATER = " | resumed with "  # between the isolations of a run
+LATER = " | resumed with "  # separates the isolations of a resumed run
 MANIFEST, SUMMARY, LOCK = "run.json", "summary.json", ".lock"
 REMEDY = "choose another folder (--out) or start anew (`unmask eval --overwrite`)"
 
@@ -66,9 +66,9 @@ class RunFolder:
             (self.path / name).unlink(missing_ok=True)
 
     def begin(self, manifest: Manifest, samples: Sequence[EncodedSample], rest: Sequence[Sample]) -> Manifest:
-        """Store the manifest of a new run; of a stored one, check that it has the same settings and samples.
+        """Store the manifest of a new run, or check that a stored run has the same settings and samples.
 
-        A stored run may have fewer samples, which this one adds to, or some of the `rest` of the task too.
+        A stored run may have fewer samples than this one, or also some of the `rest` of the task.
         """
         stored = read_manifest(self.path)
         if stored is None:
@@ -163,7 +163,7 @@ class RunFolder:
 def _for_samples_of(
     stored: Manifest, manifest: Manifest, samples: Sequence[EncodedSample], rest: Sequence[Sample]
 ) -> Mapping[str, Any]:
-    """Return the configuration of this run, if it had as many samples as the stored one."""
+    """Return the configuration that this run would have with as many samples as the stored one."""
     configuration, count = manifest.configuration, stored.configuration["task"].get("samples")
     if not isinstance(count, int) or not 0 < count <= len(samples) + len(rest):
         return configuration
@@ -175,7 +175,7 @@ def _for_samples_of(
 
 
 def _note_isolation(stored: Mapping[str, Any], new: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the stored environment; add if the rest of the run isolates its programs in another way."""
+    """Return the stored environment, with the new isolation added if it differs."""
     earlier, now = (str(one.get("isolation", "")) for one in (stored, new))
     if not now or now in earlier.split(LATER):
         return stored
@@ -198,7 +198,7 @@ def append(path: Path, content: bytes) -> None:
 
 
 def refuse_edited(file: Path) -> None:
-    """Raise if a line of a records file is not as its run wrote it."""
+    """Raise if a line of a records file was edited after its run wrote it."""
     for number in edited_lines(file)[:1]:
         raise ValueError(
             f"{file}, line {number} was edited after the run wrote it; restore the line, "

@@ -11,9 +11,9 @@ from unmask.errors import FieldError, known_field
 from unmask.text.config import GenerationConfig
 
 LENGTHS = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")  # the first one counts
-# arguments of other decoders, and the value that turns each off
+# argument of other decoders -> the value that turns it off
 NEUTRAL = {"num_beams": 1, "num_return_sequences": 1, "repetition_penalty": 1, "length_penalty": 1}
-OTHERS = ("stop", "constraint", *LENGTHS)  # read apart, or no text that an argument could be
+OTHERS = ("stop", "constraint", *LENGTHS)  # fields that are read separately, or that a text cannot spell
 CONSTRAINTS: dict[str, Callable[[Any], Constraint]] = {
     "regex": Regex,
     "choice": lambda value: Choice(value.split("|") if isinstance(value, str) else value),
@@ -23,9 +23,9 @@ FIELDS = tuple(field.name for field in fields(GenerationConfig) if field.name no
 
 
 def default_config(settings: Mapping[str, Any], others: Iterable[str] = ()) -> GenerationConfig:
-    """Return the settings of the model's arguments; "none" stands for None.
+    """Return the settings of the model's arguments; "none" means None.
 
-    An error about an unknown argument lists the `others` too, which are no settings.
+    An error about an unknown argument also lists the `others`, which are not settings.
     """
     known = {*FIELDS, "max_new_tokens"}
     for name in settings.keys() - known:
@@ -34,7 +34,7 @@ def default_config(settings: Mapping[str, Any], others: Iterable[str] = ()) -> G
 
 
 def request_config(default: GenerationConfig, request: Mapping[str, Any]) -> GenerationConfig:
-    """Return the default settings with the arguments of one request over them."""
+    """Return the default settings, overridden by the arguments of one request."""
     for name, value in request.items():
         _check(name, value)
     length = next((int(request[name]) for name in LENGTHS if request.get(name) is not None), None)
@@ -54,7 +54,7 @@ def value_of(value: Any) -> Any:
 
 
 def _constraint(request: Mapping[str, Any]) -> dict[str, Constraint]:
-    """Return the constraint of a request by its field, or nothing if it has none."""
+    """Return the constraint of a request as a change of the settings, empty if it has none."""
     names = [name for name in CONSTRAINTS if request.get(name) is not None]
     if len(names) > 1:
         raise FieldError(names[1], request[names[1]], f"must not come with {names[0]}", "leave out one")
@@ -77,7 +77,10 @@ def _stop(until: str | list[str] | None) -> tuple[str, ...]:
 
 
 def _temperature(default: float, request: Mapping[str, Any]) -> float:
-    """Return 0 unless the request samples; without a temperature it takes the default, or 1."""
+    """Return the temperature of a request, by default that of the model's arguments.
+
+    `do_sample=False` means 0, and `do_sample=True` turns a default of 0 into 1.
+    """
     if request.get("do_sample") is False:
         return 0.0
     if request.get("temperature") is not None:

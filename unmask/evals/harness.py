@@ -33,7 +33,7 @@ from unmask.types import Sampler
 logger = logging.getLogger(__name__)
 
 DEFAULT_DEVICE = "cuda:0"  # lm-eval passes this if no device was named
-# those of the model itself; the others are settings of GenerationConfig
+# arguments of the model itself; all others are settings of GenerationConfig
 ARGUMENTS = (
     *("pretrained", "sampler", "device", "dtype", "compile", "batch_size", "max_length", "mc_num"),
     *("check_greedy", "add_bos_token"),
@@ -45,7 +45,7 @@ SAMPLER_FIELD = "sampler."  # sampler.max_jsd=0.05 changes a field of the sample
 class _TextRequest:
     """One text to generate."""
 
-    index: int  # in the list of requests
+    index: int  # place in the list of requests
     ids: tuple[int, ...]
     config: GenerationConfig
     seed: int
@@ -65,7 +65,7 @@ class UnmaskLM(TemplateLM):  # type: ignore[misc]
         compile: bool = False,
         batch_size: int | str = 1,
         max_batch_size: int | None = None,  # lm-eval passes it; there is no automatic batch size here
-        max_length: int | None = None,  # tokens of context and answer together; None: the model's own
+        max_length: int | None = None,  # tokens of context and answer together; None: the model's limit
         mc_num: int = DRAWS,
         check_greedy: bool = True,
         add_bos_token: bool = False,
@@ -84,21 +84,21 @@ class UnmaskLM(TemplateLM):  # type: ignore[misc]
         self.model, self.name = _open(pretrained, device=device, dtype=dtype, compile=compile)
         self.tokenizer = tokenizer_of(self.model)
         self.max_length = _max_length(max_length, self.model.info.max_length)
-        self.spent: Counter[str] = Counter()  # texts generated, and their steps and forwards
+        self.spent: Counter[str] = Counter()  # number of generated texts, their steps and forwards
         self._device = device_of(self.model)
 
     @classmethod
     def create_from_arg_string(
         cls, arg_string: str, additional_config: dict[str, Any] | None = None
     ) -> UnmaskLM:
-        """Read "pretrained=...,sampler=first-mask,steps=64"."""
+        """Make the model from "pretrained=...,sampler=first-mask,steps=64"."""
         return cls.create_from_arg_obj(simple_parse_args_string(arg_string), additional_config)
 
     @classmethod
     def create_from_arg_obj(
         cls, arg_dict: dict[str, Any], additional_config: dict[str, Any] | None = None
     ) -> UnmaskLM:
-        """Read arguments by name, which win over lm-eval's own options of the same name."""
+        """Make the model from arguments by name, which override lm-eval's own options of the same name."""
         options = {name: value for name, value in (additional_config or {}).items() if value is not None}
         if options.get("device") == DEFAULT_DEVICE and not torch.cuda.is_available():
             options["device"] = "auto"  # lm-eval's default; an explicit device belongs in model_args
@@ -220,11 +220,11 @@ class UnmaskLM(TemplateLM):  # type: ignore[misc]
         return greedily_decoded(self.model, pairs, guidance=self.config.guidance, batch_size=self.batch_size)
 
     def _windows(self, text: str) -> Iterator[Pair]:
-        """Split a text into windows that the model can read, each after the tokens before it that fit."""
+        """Split a text into windows that the model can read, each with the tokens before it that fit."""
         windows = get_rolling_token_windows(
             self.tok_encode(text, add_special_tokens=False),
             prefix_token=self.prefix_token_id,
-            max_seq_len=self.max_length - 1,  # the token before is on the canvas too
+            max_seq_len=self.max_length - 1,  # the context token is on the canvas too
             context_len=1,
         )
         for window in windows:

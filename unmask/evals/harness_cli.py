@@ -6,7 +6,7 @@ import sys
 
 
 def main() -> None:
-    """Register the model and run lm-eval; a wrong argument or a missing package ends in one sentence."""
+    """Register the model and run lm-eval; print one sentence about a wrong argument or a missing package."""
     try:
         from lm_eval.__main__ import cli_evaluate
 

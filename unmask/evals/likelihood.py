@@ -1,7 +1,7 @@
-"""The likelihood of an answer to a masked diffusion model: LLaDA's Monte-Carlo bound, and greedy unmasking.
+"""The likelihood of an answer under a masked diffusion model: LLaDA's Monte-Carlo bound and greedy unmasking.
 
-An answer of l tokens gets k of them masked, k uniform in 1..l and the positions uniform too; the bound on its
-log-likelihood is the mean of -(l / k) times the cross-entropy of the masked ones (arXiv:2502.09992).
+Of an answer of l tokens, k are masked: k is uniform in 1..l, and the positions are uniform too. The bound on
+the log-likelihood is the mean of -(l / k) times the cross-entropy of the masked tokens (arXiv:2502.09992).
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def log_likelihoods(
 ) -> list[float]:
     """Return the bound on log p(answer | context) of every pair; order and batch size do not matter.
 
-    With `paired`, answers of one length to one context get the same masks, so that luck does not decide.
+    With `paired`, answers of one length to one context get the same masks, so that luck decides nothing.
     """
     whole("draws", draws, 1)
     total = [0.0] * len(pairs)
@@ -113,8 +113,8 @@ def greedily_decoded(
 def _by_blocks(model: TextModel, pairs: Sequence[Pair]) -> tuple[Sequence[Pair], Sequence[int]]:
     """Return the pairs to score, and the number of the pair that each is a part of.
 
-    A model that attends block by block has seen masks in a text's last block alone. So an answer is cut where
-    blocks end, and each part is scored after the whole text before it.
+    A model that attends block by block has seen masks only in a text's last block. So an answer is cut where
+    blocks end, and each part is scored after all of the text before it.
     """
     grid = model.info.grid
     if grid is None:
@@ -134,7 +134,7 @@ def draw_masks(length: int, draws: int, seed: int) -> Masks:
     """Draw masks for an answer of `length` tokens; their sizes are spread evenly over 1..length."""
     generator = torch.Generator().manual_seed(seed)
     sizes = stratified_sizes(length, draws, int(torch.randint(length, (), generator=generator)))
-    # double precision: ties would favour the left position
+    # double precision avoids ties, which would favor the left position
     order = torch.rand(draws, length, dtype=torch.float64, generator=generator).argsort(-1).argsort(-1)
     masked, times = torch.unique(order < sizes[:, None], dim=0, return_counts=True)
     return Masks(masked, times * length / (masked.sum(-1, dtype=torch.float64) * draws))
@@ -149,7 +149,7 @@ def stratified_sizes(length: int, draws: int, first: int) -> Tensor:
 
 
 def _batches(model: TextModel, pairs: Sequence[Pair], batch_size: int) -> Iterator[list[int]]:
-    """Yield batches of indices of pairs with answers of one length, longest contexts first."""
+    """Yield the indices of pairs in batches with answers of one length, longest contexts first."""
     whole("batch_size", batch_size, 1)
     by_length: defaultdict[int, list[int]] = defaultdict(list)
     for place, pair in enumerate(pairs):
@@ -165,7 +165,7 @@ def _canvas(model: TextModel, pairs: Sequence[Pair]) -> tuple[Canvas, Tensor]:
     """Return the contexts followed by masks, and the answers that the masks hide, [B, l]."""
     answers, info = torch.tensor([pair.answer for pair in pairs], device=device_of(model)), model.info
     contexts, length = [pair.context for pair in pairs], answers.shape[1]
-    on_columns = info.grid is not None and info.grid.origin == "canvas"  # then answers begin with a block
+    on_columns = info.grid is not None and info.grid.origin == "canvas"  # then an answer begins a block
     canvas = blank(
         contexts,
         length,
@@ -214,7 +214,7 @@ def _greedy(model: TextModel, pairs: Sequence[Pair], guidance: float) -> list[bo
         canvas,
         Base(),
         plan(canvas.start, length, steps=length),
-        # the linear schedule commits one token per step; a predicted mask token stays and is different
+        # the linear schedule commits one token per step; a predicted mask token counts as different
         Options(schedule="linear", banned_ids=(), stop_at_eos=False, fill_leftovers=False),
         stop=differs,
     )

@@ -75,7 +75,7 @@ def describe(
 
 
 def with_samples(configuration: Mapping[str, Any], samples: Sequence[Sample], prompts: str) -> dict[str, Any]:
-    """Return the configuration of a run of these samples, whose prompts have this hash."""
+    """Return the configuration with these samples and this hash of their prompts."""
     names = [item.name for item in fields(Sample)]
     data = digest([{name: getattr(one, name) for name in names} for one in samples])
     task = {**configuration["task"], "samples": len(samples), "data": data}
@@ -83,17 +83,17 @@ def with_samples(configuration: Mapping[str, Any], samples: Sequence[Sample], pr
 
 
 def hash_prompts(encoded: Sequence[EncodedSample]) -> str:
-    """Return a hash of token ids, so of the template and the tokenizer too."""
+    """Return a hash of the token ids, which depend on the chat template and the tokenizer too."""
     return digest([one.ids if one.canvas is None else (one.ids, one.canvas) for one in encoded])
 
 
 def hash_settings(configuration: Mapping[str, Any]) -> str:
-    """Return a short hash of all settings but the samples, so that a larger limit has the same."""
+    """Return a short hash of all settings except the samples, so that it does not depend on the limit."""
     return digest(with_samples(configuration, [], ""))[:8]
 
 
 def sources(sampler: Sampler) -> dict[str, dict[str, str]]:
-    """Return a hash of the file of each class that is not unmask's, as its code decides the records too."""
+    """Return a hash of the file of each sampler class outside unmask; its code decides the records too."""
     hashes = {type(layer).__name__: source_digest(type(layer)) for layer in layers(sampler)}
     known = {name: value for name, value in hashes.items() if value is not None}
     return {"sources": known} if known else {}
@@ -144,7 +144,7 @@ def device_name(model: TextModel) -> str:
 
 
 def _processor() -> str:
-    """Return the name of the processor, if the system has one."""
+    """Return the name of the processor, as well as the system knows it."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text(encoding="utf-8").splitlines() if info.is_file() else []
     names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))

@@ -17,7 +17,7 @@ from unmask.samplers.wrapper import defaults
 from unmask.trace import plain
 
 RECORDS, TIMINGS = "records.jsonl", "timings.jsonl"
-# fields that runs were stored without; their defaults change no result
+# fields that older runs do not store; their defaults change no result
 ADDED_FIELDS = ("constraint", "fallback", "min_gap", "next_block_at")
 
 
@@ -35,7 +35,7 @@ class Record:
     forwards: int
     forced_share: float  # share of steps in which the fallback acted
     leftovers: int  # tokens filled in after the budget was spent
-    tokens: int  # up to the end of the text
+    tokens: int  # number of tokens up to the end of the text
     prompt_tokens: int
     finish: str
 
@@ -46,11 +46,11 @@ class Timing:
 
     batch: int
     rows: int
-    seconds: float  # of decoding
-    scoring: float  # seconds
+    seconds: float  # seconds of decoding
+    scoring: float  # seconds of scoring
     wall: float  # seconds since the last batch was stored, or since the run was resumed
-    peak_memory: int  # bytes so far, of the GPU where there is one, else of the process
-    hashes: tuple[str, ...] = ()  # of the batch's lines in records.jsonl; older runs have none
+    peak_memory: int  # bytes so far, on the GPU if there is one, else of the process
+    hashes: tuple[str, ...] = ()  # hashes of the batch's lines in records.jsonl; older runs have none
 
 
 Line = TypeVar("Line", Record, Timing)
@@ -80,7 +80,7 @@ def prompt_hash(sample: Sample) -> str:
 
 
 def hash_line(line: bytes) -> str:
-    """Return a short hash of a line, its line end left out."""
+    """Return a short hash of a line without its line end."""
     return sha256(line.rstrip(b"\n")).hexdigest()[:16]
 
 
@@ -104,7 +104,7 @@ def _read(line: bytes, kind: type[Line], where: str) -> Line:
 
 
 def from_object(content: Any, kind: type[Line], where: str) -> Line:
-    """Return a JSON object as a record; raise unless every field is there and has its type."""
+    """Return a JSON object as a record; raise unless every field is there and has the right type."""
     names = {item.name for item in fields(kind)}
     needed = {item.name for item in fields(kind) if item.default is MISSING}
     if not isinstance(content, dict) or not needed <= content.keys() <= names:
@@ -138,7 +138,7 @@ def _is_flag(value: object) -> bool:
     return isinstance(value, bool)
 
 
-TYPES: dict[str, tuple[Callable[[Any], bool], str]] = {  # the JSON of each type of field
+TYPES: dict[str, tuple[Callable[[Any], bool], str]] = {  # type of a field -> its check and description
     "str": (_is_text, "text"),
     "str | None": (lambda value: value is None or _is_text(value), "text or null"),
     "bool": (_is_flag, "true or false"),
@@ -156,7 +156,7 @@ TYPES: dict[str, tuple[Callable[[Any], bool], str]] = {  # the JSON of each type
 
 
 def edited_lines(file: Path) -> list[int]:
-    """Return the numbers of the lines of a records file that its run did not write like this."""
+    """Return the numbers of the lines in a records file that were edited after the run wrote them."""
     beside = file.with_name(TIMINGS)
     timings = read_lines(beside, Timing) if beside.is_file() else []
     written = chain.from_iterable(timing.hashes or repeat("", timing.rows) for timing in timings)
@@ -166,7 +166,7 @@ def edited_lines(file: Path) -> list[int]:
 
 
 def find_records(place: Path) -> Path:
-    """Return the records file of a run, given the file itself, its folder, or one that holds no other run."""
+    """Return the records file of a run, given the file, its folder, or a folder with no other run."""
     if not place.is_dir():
         return place
     if (place / RECORDS).is_file():

@@ -1,4 +1,4 @@
-"""Run a benchmark: samples in, summary out. The decoder of the batches is a parameter, see cluster.py."""
+"""Run a benchmark: samples in, summary out. The decoder of the batches is a parameter: see cluster.py."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ BATCH_SIZE = 8
 class Progress:
     """The progress of a run."""
 
-    done: int  # samples
+    done: int  # number of samples that are done
     total: int
     correct: int
     steps: int
@@ -40,7 +40,7 @@ class Progress:
 
     @property
     def seconds_left(self) -> float | None:
-        """Return an estimate from the samples done since the start, or None before the first."""
+        """Return an estimate from the samples decoded so far, or None before the first."""
         decoded = self.done - self.resumed
         return self.seconds / decoded * (self.total - self.done) if decoded else None
 
@@ -55,7 +55,7 @@ class EvalJob:
     config: GenerationConfig
     batch_size: int
     manifest: Manifest
-    rest: Sequence[Sample] = ()  # of the task, beyond the limit; an earlier run may have decoded them
+    rest: Sequence[Sample] = ()  # the task's samples beyond the limit; an earlier run may have decoded them
 
     def decode(self, model: TextModel, batch: EvalBatch) -> Decoded:
         """Decode one batch."""
@@ -63,7 +63,7 @@ class EvalJob:
 
 
 Watch: TypeAlias = Callable[[Progress], None]  # called at the start and after every batch
-Decode: TypeAlias = Callable[[Sequence[EvalBatch]], Iterable[Decoded]]  # in any order
+Decode: TypeAlias = Callable[[Sequence[EvalBatch]], Iterable[Decoded]]  # yields batches in any order
 Out: TypeAlias = str | Path | Callable[[Manifest], Path]  # a run's folder, or a function that names it
 
 
@@ -83,9 +83,9 @@ def evaluate(
     """Decode a task's samples and judge the answers; with `out`, store every batch and resume a stopped run.
 
     `sampler` is a sampler or its name. A larger `limit` adds samples to a stored run, a smaller one reads its
-    first; `overwrite` starts anew. Without a config, the task sets length and stop strings. `data` is a local
-    folder of benchmark files.
-    To evaluate a compiled model, hand in `unmask.compile(model)`.
+    first samples only; `overwrite` starts anew. Without a config, the task sets length and stop strings.
+    `data` is a local folder of benchmark files.
+    To evaluate a compiled model, pass `unmask.compile(model)`.
     """
     _check_objects(model, task)
     check_limit(limit)
@@ -142,7 +142,7 @@ def check_limit(limit: int | None) -> None:
 
 
 def task_config(task: Task) -> GenerationConfig:
-    """Return the length and the stop strings of a task."""
+    """Return a config with the length and the stop strings of a task."""
     return GenerationConfig(max_new_tokens=task.max_new_tokens, stop=task.stop)
 
 
@@ -194,7 +194,7 @@ def finish(
     *,
     overwrite: bool = False,
 ) -> Summary:
-    """Decode the samples that the folder does not hold yet, store each batch, and sum up."""
+    """Decode the samples that the folder does not hold yet, store each batch, and summarize the run."""
     if out is None:
         records, timings = _decode_rest(job, decode, None, [], [], progress)
         return summarize(records, timings, job.manifest)
@@ -239,7 +239,7 @@ def _decode_rest(
     timings: list[Timing],
     progress: Watch | None,
 ) -> tuple[list[Record], list[Timing]]:
-    """Return all records and timings of the run; those passed in are done."""
+    """Return all records and timings of the run; the ones passed in are stored already."""
     done = {record.id for record in records}
     left = [one for one in job.samples if one.sample.id not in done]
     shown = [record for record in records if record.id in {one.sample.id for one in job.samples}]

@@ -27,7 +27,7 @@ def wilson(correct: int, total: int, confidence: float = CONFIDENCE) -> Interval
 def mcnemar(lost: int, gained: int) -> float:
     """Return the exact two-sided p-value of these flips, if both directions were equally likely."""
     flips = lost + gained
-    tail = ways = 1  # first for no flip, then for more flips in the rarer direction
+    tail = ways = 1  # one way for no flip in the rarer direction; the loop adds the ways for more
     for count in range(min(lost, gained)):
         ways = ways * (flips - count) // (count + 1)
         tail += ways

@@ -20,24 +20,25 @@ class Summary:
 
     Attributes:
         task: Name of the task.
-        protocol: Prompts and scoring.
+        protocol: Name of the protocol, which sets prompts and scoring.
         samples: Number of samples.
-        correct: Right answers.
+        correct: Number of right answers.
         accuracy: Share of right answers, 0 to 1.
         interval: 95 % interval of the accuracy (Wilson).
         also: Accuracy under other scorings, by name.
-        mean_steps: Reverse steps per sample.
-        median_steps: The median of them.
-        mean_forwards: Forward passes per sample.
-        tokens_per_forward: Tokens up to the end of the texts over all forwards.
+        mean_steps: Mean number of reverse steps per sample.
+        median_steps: Median number of reverse steps per sample.
+        mean_forwards: Mean number of forward passes per sample.
+        tokens_per_forward: Tokens up to the end of the texts, divided by all forwards.
         forced_share: Share of steps in which no position passed the rule, so the fallback chose; mean over
             samples.
         leftovers: Tokens filled in after the step budget was spent.
-        p50_seconds: Median decoding time of a batch over its rows: the latency at batch size 1.
-        p95_seconds: The 95th percentile of it.
-        decode_seconds: Summed over the batches of all workers.
+        p50_seconds: Median over the samples of their batch's decoding time divided by its rows; the latency
+            at batch size 1.
+        p95_seconds: 95th percentile of the same time.
+        decode_seconds: Decoding time, summed over the batches of all workers.
         score_seconds: Time of scoring.
-        wall_seconds: From the first batch to the last, without the pauses of a resumed run.
+        wall_seconds: Time from the first batch to the last, without the pauses of a resumed run.
         peak_memory: Most memory in use, in bytes.
         configuration: Everything that can change a text.
         environment: Versions, device and date.
@@ -67,7 +68,7 @@ class Summary:
 
 
 def summarize(records: Sequence[Record], timings: Sequence[Timing], manifest: Manifest) -> Summary:
-    """Sum up a finished run."""
+    """Summarize a finished run."""
     task = manifest.configuration["task"]
     correct = sum(record.correct for record in records)
     p50, p95 = _quantiles(timings, 0.5, 0.95)

@@ -1,4 +1,4 @@
-"""The parts of a benchmark: samples, and a function that judges texts. Knows no particular benchmark."""
+"""The parts of a benchmark: samples, and a function that judges texts. Independent of any benchmark."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ class Sample:
     """One row of a benchmark; all its values are JSON.
 
     Attributes:
-        id: The same in every run: "gsm8k/17", "HumanEval/3".
+        id: Name that is the same in every run: "gsm8k/17", "HumanEval/3".
         prompt: A chat, or raw text where the protocol uses no chat template.
         gold: The right answer, or the data that judges it.
-        meta: More about the sample that scoring reads. "around" has the text before and after a gap; the
-            canvas holds both, and only the gap is decoded.
+        meta: More data for scoring. "around" holds the texts before and after a gap: they are on the canvas,
+            and only the gap is decoded.
     """
 
     id: str
@@ -52,9 +52,9 @@ class Task:
     """A benchmark under one protocol.
 
     Attributes:
-        name: Its name in `unmask eval`.
+        name: Name of the task in `unmask eval`.
         protocol: "paper", "released" or, for the small tasks, "mini", "dev" or "held-out".
-        version: Goes up whenever a change moves a score.
+        version: Increased by every change that affects a score.
         load: Returns the samples.
         score: Judges texts.
         max_new_tokens: Tokens to decode.

@@ -1,1 +1,1 @@
-"""Speed beside the logic: compiled layers, CUDA graphs, kernels."""
+"""Faster execution of models: compiled layers, CUDA graphs and kernels."""

@@ -22,8 +22,8 @@ from unmask.models.trunk import Stream, Sum, Trunk
 from unmask.types import BlockGrid
 
 WARMUPS = 3  # runs before a capture, in which libraries choose kernels and allocate workspaces
-# layers launched before the host knows whether they are needed, by the most columns of all rows: beyond 4,096
-# the wait for the host is negligible beside the forward
+# The most columns of all rows, and how many layers to launch before the host knows whether they are needed.
+# Beyond 4,096 columns, the wait for the host is negligible compared with the forward.
 HEAD_LAYERS = {512: 2, 4096: 1}
 
 
@@ -31,18 +31,18 @@ class GraphKey(NamedTuple):
     """The shape that a captured forward is bound to."""
 
     rows: int
-    columns: int  # of the padded canvas, or of the pool of keys and values
-    running: int  # columns that run
-    padded: bool  # has an `attend`
-    keys: int  # columns of a KV store that the queries see; 0: no store
-    grid: BlockGrid | None  # the mask is captured too
-    pooled: bool = False  # keys and values are in the pool
+    columns: int  # columns of the padded canvas, or of the pool of keys and values
+    running: int  # number of columns that run
+    padded: bool  # whether there is an `attend` mask
+    keys: int  # columns of the KV store that the queries see; 0 without a store
+    grid: BlockGrid | None  # part of the key because the mask is captured too
+    pooled: bool = False  # whether keys and values are in the pool
 
 
 class CapturedForward(ABC):
-    """The layers of a model for one shape, captured in two parts: the first layers and the others.
+    """The layers of a model for one shape, captured in two parts: the first layers and the rest.
 
-    A replay overwrites the output. Without a GPU the layers run as they are.
+    Each replay overwrites the output. Without a GPU the layers run uncaptured.
     """
 
     store: StaticKV | None = None
@@ -50,12 +50,12 @@ class CapturedForward(ABC):
     def __init__(
         self, model: Trunk, key: GraphKey, inputs: Sequence[Tensor], graph_pool: Any, *, capture: bool = True
     ) -> None:
-        """Capture a forward. `inputs` are its own: those of later forwards are copied into them."""
+        """Capture a forward. It keeps `inputs`, and later forwards copy their inputs into them."""
         self.model, self.key, self.inputs = model, key, inputs
         columns = key.rows * key.running
         first = next((layers for most, layers in HEAD_LAYERS.items() if columns <= most), 0)
         self.head_layers = min(first, len(model.layers) - 1)
-        self.copied: Sequence[Tensor] = ()  # the tensors that the inputs behind the tokens were copied from
+        self.copied: Sequence[Tensor] = ()  # the tensors that all inputs but the tokens were copied from
         self.graphs = [torch.cuda.CUDAGraph() for _ in range(2)] if capture and inputs[0].is_cuda else []
         if self.graphs:
             with kernels.device_of(inputs[0]):
@@ -93,7 +93,7 @@ class CapturedForward(ABC):
     def begin(self, *inputs: Tensor) -> None:
         """Copy the inputs and run the first layers."""
         tokens, *others = inputs
-        self.inputs[0][:, : tokens.shape[1]].copy_(tokens)  # columns behind are not attended to
+        self.inputs[0][:, : tokens.shape[1]].copy_(tokens)  # no query sees the other columns
         for number, new in enumerate(others):
             if not self.copied or new is not self.copied[number]:
                 self.inputs[1 + number][tuple(map(slice, new.shape))].copy_(new)
@@ -110,7 +110,7 @@ class CapturedForward(ABC):
 
     @torch.no_grad()
     def finish(self) -> Sum:
-        """Run the other layers."""
+        """Run the remaining layers."""
         if self.graphs:
             self.graphs[1].replay()
         else:
@@ -119,7 +119,11 @@ class CapturedForward(ABC):
 
 
 class CanvasForward(CapturedForward):
-    """Columns of a canvas. The inputs are its tokens, the columns, and what is real or the rotations."""
+    """A forward over columns of a canvas.
+
+    The inputs are the tokens, the numbers of the columns, and either the mask of real columns or the
+    rotations.
+    """
 
     def __init__(
         self, model: Trunk, key: GraphKey, store: StaticKV | None, inputs: Sequence[Tensor], graph_pool: Any
@@ -143,10 +147,10 @@ class CanvasForward(CapturedForward):
 
 
 class PooledForward(CapturedForward):
-    """The last columns of rows that have keys and values in the pool.
+    """A forward over the last columns of rows whose keys and values are in the pool.
 
-    The inputs are the tokens of these columns, how many columns of each row are not padding, and the table of
-    the rows.
+    The inputs are the tokens of these columns, the number of columns of each row that are not padding, and
+    the rows' table from `KVPool.table`.
     """
 
     def __init__(
@@ -162,10 +166,10 @@ class PooledForward(CapturedForward):
         self.layers = layers
         tokens, counts, table = inputs
         own = tokens.clone(memory_format=torch.contiguous_format)
-        wide = F.pad(table, (0, 2 + key.keys // PAGE - table.shape[1]))  # no query sees the pages behind
+        wide = F.pad(table, (0, 2 + key.keys // PAGE - table.shape[1]))  # no query sees the added pages
         super().__init__(model, key, [own, counts.clone(), wide], graph_pool, capture=capture)
         if self.graphs:
-            del self.between  # other graphs may use its memory: nothing runs between the two parts
+            del self.between  # let other graphs use its memory, as nothing runs between the parts
 
     def _enter(self) -> Stream:
         tokens, counts, table = self.inputs
@@ -182,11 +186,11 @@ class PooledForward(CapturedForward):
 
 @dataclass(slots=True)
 class StaticKV:
-    """Keys and values of every layer, [B, H, N, D] each, at addresses that graphs are bound to."""
+    """Keys and values of every layer, [B, H, N, D] each, at the addresses that graphs are bound to."""
 
     layers: list[tuple[Tensor, Tensor]]
-    owner: weakref.ref[BlockCache | AppendCache] | None = None  # whose keys and values were here last
-    lent: dict[int, tuple[Tensor, Tensor]] | None = None  # what its `stored` is as long as they are here
+    owner: weakref.ref[BlockCache | AppendCache] | None = None  # the last cache that used this store
+    lent: dict[int, tuple[Tensor, Tensor]] | None = None  # the owner's `stored` while it uses this
 
     @staticmethod
     def empty(model: Trunk, rows: int, width: int) -> StaticKV:
@@ -195,13 +199,13 @@ class StaticKV:
         return StaticKV([(weight.new_zeros(size), weight.new_zeros(size)) for _ in range(shape.layers)])
 
     def hold(self, cache: BlockCache | AppendCache, n: int, *, load: int) -> None:
-        """Make this the store of a cache of `n` columns; `load` so many of them if they are elsewhere."""
+        """Make this the store of a cache of `n` columns. If it is not yet, copy its first `load` columns."""
         if cache.stored is self.lent and cache.stored[0][0].shape[2] == n:
             return
         self.release()
         for layer, sides in enumerate(self.layers):
             for number, side in enumerate(sides):
-                side.zero_()  # hidden columns weigh nothing, but nothing times NaN is NaN
+                side.zero_()  # masked columns weigh zero, but zero times NaN is NaN
                 if load:
                     stored = cache.stored[layer][number]
                     if len(stored) != len(side):
@@ -214,7 +218,7 @@ class StaticKV:
         self.owner = weakref.ref(cache)
 
     def release(self) -> None:
-        """Let the owner keep a copy of its keys and values."""
+        """Give the owner a copy of its keys and values, and forget the owner."""
         owner = None if self.owner is None else self.owner()
         if owner is not None and owner.stored is self.lent:
             owner.stored = {layer: (k.clone(), v.clone()) for layer, (k, v) in owner.stored.items()}
@@ -224,7 +228,7 @@ class StaticKV:
 def write_columns(
     keys: Tensor, values: Tensor, columns: Tensor, seen: int, k: Tensor, v: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Write the keys and values of the columns that ran, and return those that are seen."""
+    """Write the keys and values of the columns that ran, and return those that the queries see."""
     keys.index_copy_(2, columns, k)
     values.index_copy_(2, columns, v)
     return keys[:, :, :seen], values[:, :, :seen]

@@ -1,4 +1,4 @@
-"""`unmask.compile`: the same model, faster on a GPU. Changes the layers, and brings its own executor."""
+"""`unmask.compile`: make a model faster on a GPU by changing its layers and its executor."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from unmask.models.quantized.experts import QuantizedExperts
 from unmask.models.quantized.linear import QuantizedLinear
 from unmask.models.trunk import Trunk
 
-MAX_SHORT = 512  # queries of all rows up to which our attention is the faster one on an H200
+MAX_SHORT = 512  # total queries up to which our attention is faster on an H200
 MAX_SHORT_GROUPED = 4096  # the same for heads that share keys
-MAX_SPLIT = 128  # columns up to which a product takes as long as its weights take to arrive
+MAX_SPLIT = 128  # columns up to which a product takes as long as loading its weights
 Model = TypeVar("Model", bound=Trunk)
 
 
 def compile(
     model: Model, *, layers: bool = True, join: bool = True, bucket: int = 64, graphs: int = 64
 ) -> Model:
-    """Make a model faster on a GPU, from its second forward of a shape on. Changes it in place.
+    """Make a model faster on a GPU, from the second forward of each shape on. Change it in place.
 
-    `layers`: compile layers and decisions with torch.compile, which rounds differently in the last bit.
-    `join`: compute queries, keys and values in one product, and both halves of the feed-forward layer in
-    another. `bucket`: pad canvases to a multiple of this many columns. `graphs`: keep at most this many
-    CUDA graphs; the one used longest ago goes first.
+    `layers` compiles layers and decisions with torch.compile, which rounds differently in the last bit.
+    `join` computes queries, keys and values in one product, and both halves of the feed-forward layer in
+    another. Canvases are padded to a multiple of `bucket` columns. At most `graphs` CUDA graphs are kept, and
+    the least recently used one is dropped first.
     """
     if not isinstance(model, Trunk):
         raise FieldError("model", type(model).__name__, "must be a model from unmask.load")
@@ -60,29 +60,29 @@ def compile(
 
 
 def group_experts(model: Trunk) -> None:
-    """Run experts on a GPU as grouped products; raise if they need a loop, which no graph can capture."""
+    """Run experts on a GPU as grouped products. Raise if they need a loop, which no graph can capture."""
     for module in model.modules():
         if not isinstance(module, Experts | QuantizedExperts):
             continue
         stack = module.gate_up if isinstance(module, Experts) else module.stacked(module.gate_up.weight)
-        inputs = model.norm.weight  # has their dtype
+        inputs = model.norm.weight  # has the dtype of the experts' inputs
         if not stack.is_cuda:
             continue
         if not can_group(inputs, stack):
             dtype = str(inputs.dtype).removeprefix("torch.")
             problem = "must be bfloat16 on a GPU of compute capability 9.0 or more to compile experts"
             raise FieldError("dtype", dtype, problem, "load it with dtype='bfloat16' or do not compile it")
-        module.grouped = True  # a compiled layer cannot ask for the GPU's capability
+        module.grouped = True  # a compiled layer cannot query the GPU's capability
 
 
 def use_attention_kernel(model: Trunk) -> bool:
-    """Let our own attention kernels run short canvases and read pages; return whether they can be used."""
+    """Use our attention kernels for short canvases and for pages. Return whether they can be used."""
     if not kernels.attends(model.norm.weight, model.shape.head_size):
         return False
     from unmask.fast.kernels.attention import fused_attend
     from unmask.fast.kernels.paged_attention import attend_to_pages
 
-    # longer ones are faster with the library's kernel, which repeats the keys of grouped heads
+    # The library's kernel is faster for longer canvases, but needs the keys of grouped heads repeated.
     short = MAX_SHORT if model.shape.heads == model.shape.key_heads else MAX_SHORT_GROUPED
 
     def attention(query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
@@ -99,7 +99,7 @@ def use_attention_kernel(model: Trunk) -> bool:
 
 
 def use_split_products(model: Trunk) -> None:
-    """Leave the products of few columns unsummed where a norm adds them up anyway."""
+    """Leave products of few columns as partial sums where a norm adds them up anyway."""
     for module in model.modules():
         if isinstance(module, Attention | SwiGLU):
             module.linear_fn = split_linear

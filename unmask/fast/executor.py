@@ -1,4 +1,4 @@
-"""The executor of a compiled model: the same three verbs, with the next forward started early.
+"""The executor of a compiled model, which starts the next forward early.
 
 While the host waits to learn what is left, the GPU runs the first layers of the next forward. Decisions are
 compiled into a few kernels.
@@ -27,7 +27,7 @@ from unmask.types import Prediction
 
 INDUCTOR: dict[str, Any] = {
     "emulate_precision_casts": True,  # round after every product and sum, as eager torch does
-    "unroll_reductions_threshold": 9,  # sum eight candidates in the kernel that made them
+    "unroll_reductions_threshold": 9,  # sum eight candidates in the kernel that computed them
 }
 Args = ParamSpec("Args")
 Out = TypeVar("Out")
@@ -37,13 +37,13 @@ Out = TypeVar("Out")
 class GraphExecutor(Executor):
     """An executor for a model whose layers run as CUDA graphs."""
 
-    runner: GraphRunner | None = None  # starts forwards early; None: only decisions are compiled
-    compiled: bool = True  # compile decisions
-    sizes: int = 2  # every size of a batch is a shape to compile and capture
-    all_fresh: bool = False  # every row ran and changed in the last step, so all will probably run again
+    runner: GraphRunner | None = None  # starts forwards early; None means no forward starts early
+    compiled: bool = True  # whether to compile decisions
+    sizes: int = 2  # sizes that a batch may shrink through; each is a shape to compile and capture
+    all_fresh: bool = False  # all running rows changed in the last step, so all will probably run again
 
     def look(self, rows: Rows, window: slice, block: Block) -> Todo:
-        """Return what is left to decode. Starts the next forward while the host waits for the answer."""
+        """Return what is left to decode. Start the next forward while the host waits for the answer."""
         self.launched = None
         if self.speculator is not None:
             self.speculator.recall(rows)
@@ -55,7 +55,7 @@ class GraphExecutor(Executor):
         self.all_fresh = todo.num_fresh == len(todo.running)
         if pending is None or not self.all_fresh:
             return self.prepare(rows, window, block, todo)
-        rows.prediction = None  # free the last logits before the next ones come
+        rows.prediction = None  # free the last logits before the next ones are computed
         bans, canvas = rows.bans or self.bans, rows.canvas
         if bans.language is None or not canvas.tokens.is_cuda:
             self.launched = self.read(pending.result(), bans.on(canvas, window))
@@ -65,10 +65,10 @@ class GraphExecutor(Executor):
         return todo
 
     def submit(self, rows: Rows, window: slice) -> Pending | None:
-        """Start the first layers of the next forward, if this model's layers are the captured ones."""
+        """Start the first layers of the next forward, or return None if it cannot start early."""
         if self.runner is None or self.runner.model is not self.model or not has_head(self.model):
             return None
-        if self.speculator is not None or extra_needs(self.sampler):  # a captured forward lacks these
+        if self.speculator is not None or extra_needs(self.sampler):  # captured forwards do not support these
             return None
         canvas = rows.canvas
         try:
@@ -78,10 +78,10 @@ class GraphExecutor(Executor):
             raise
 
     def flags(self, rows: Rows, window: slice, block: Block) -> Callable[[], tuple[Todo, list[int]]]:
-        """Compute what is left on the device; the function returned waits for it and names broken rows."""
+        """Start computing what is left. The returned function waits for it, and also returns broken rows."""
         canvas = rows.canvas
         masked, active, running, fresh, packed = maybe_compile(_left_to_do, when=self.compiled)(
-            canvas.tokens[:, window].contiguous(),  # compile for one shape, not for every length of a canvas
+            canvas.tokens[:, window].contiguous(),  # one compilation for canvases of any length
             rows.ending_in(block).contiguous(),
             inside(rows, window, block),
             rows.stopped,
@@ -103,15 +103,16 @@ class GraphExecutor(Executor):
         return wait
 
     def ask(self, turn: Turn, prediction: Prediction, history: History, written: Written | None) -> Outcome:
-        """Ask the sampler, in compiled kernels unless it draws: random streams belong to the host.
+        """Ask the sampler, in compiled kernels if possible.
 
-        Nor are decisions on attention maps compiled: each length of a canvas would be a shape of its own.
+        Decisions with random draws are not compiled, because their random streams are on the host. Decisions
+        on attention maps are not compiled either, because every canvas length would be a new shape.
         """
         plain = self.sampler.needs.noise or self.draws or self.sampler.needs.attention
         if not self.compiled or plain or turn.leftover:
             return Executor.ask(self, turn, prediction, history, written)
         scene = self.scene(turn, written)
-        if isinstance(scene.clock, Clock):  # Python numbers would be compiled in
+        if isinstance(scene.clock, Clock):  # Python numbers would be compiled in as constants
             scene = scene._replace(clock=upload(scene.clock, turn.started.device))
         return maybe_compile(decide, when=True)(self.sampler, prediction, history, scene, self.context)
 
@@ -119,23 +120,23 @@ class GraphExecutor(Executor):
 def _left_to_do(
     *inputs: Any, mask_id: int, eos_ids: tuple[int, ...]
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Return `left_to_do` and, as the bits of one number per row, which rows run, are fresh, are broken."""
+    """Return `left_to_do`, and one number per row with the bits: is running, is fresh, is broken."""
     *others, broken = inputs
     masked, active, running, fresh = left_to_do(*others, mask_id=mask_id, eos_ids=eos_ids)
     packed = running.long() | fresh.long() << 1
     if broken is not None:
         packed = packed | broken.long() << 2
-    # no aliasing: torch.compile specialises on whether inputs of the next function share storage
+    # clone, as torch.compile specialises on whether the inputs of the next function share storage
     return masked, active.clone(), running, fresh.clone(), packed
 
 
 def upload(clock: Clock, device: torch.device) -> Tensor:
-    """Copy a clock to the device, packed [1, 4], without waiting for it."""
+    """Copy a clock to the device as one tensor [1, 4], without waiting for the copy."""
     return to_device(torch.tensor([clock], dtype=torch.float64), device)
 
 
 def send_to_host(packed: Tensor) -> Callable[[], list[int]]:
-    """Start a copy to the host. The function returned waits for this copy only, and gives the numbers."""
+    """Start a copy to the host. The returned function waits for this copy only and returns the numbers."""
     if not packed.is_cuda:
         return packed.tolist
     stream = side_stream(packed.device)
@@ -156,7 +157,7 @@ def send_to_host(packed: Tensor) -> Callable[[], list[int]]:
 def ban_meanwhile(
     forward: Callable[[], Tensor], ban: Callable[[], Bans], device: torch.device
 ) -> tuple[Tensor, Bans]:
-    """Return the results of both. The GPU runs the many small kernels of `ban` while it runs the forward."""
+    """Return the results of both. The GPU runs the many small kernels of `ban` during the forward."""
     main, stream = torch.cuda.current_stream(device), side_stream(device)
     ready = main.record_event()
     output = forward()  # first, to keep the GPU busy
@@ -176,7 +177,7 @@ def side_stream(device: torch.device) -> torch.cuda.Stream:
 
 
 def maybe_compile(work: Callable[Args, Out], *, when: bool) -> Callable[Args, Out]:
-    """Return `work`, compiled for every shape it meets if `when` says so; it must be a module's function."""
+    """Return `work`, compiled for every shape it meets if `when`. It must be a module-level function."""
     if not when:
         return work
     allow_shapes()

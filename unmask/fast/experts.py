@@ -1,6 +1,6 @@
-"""Mixtures of experts of a compiled model: a sort of the pairs of a token and an expert, and two products.
+"""Mixtures of experts of a compiled model: sort the pairs of a token and an expert, then run two products.
 
-Plain torch quantizes the rows of narrow products and adds up the weighted results: the compiler fuses
+Plain torch quantizes the inputs of quantized experts and adds up the weighted results. The compiler fuses
 both with the operations around them.
 """
 
@@ -16,12 +16,12 @@ from unmask.models.experts import Experts, Route
 from unmask.models.quantized.experts import QuantizedExperts
 from unmask.models.quantized.linear import QuantizedLinear
 
-Stack = tuple[Tensor, Tensor | None]  # matrices [E, out, in] and the scales [E, out, ...] of narrow ones
-Slots = tuple[Tensor, Tensor]  # pairs [S, rows] of a token and an expert, and the expert of each slot
+Stack = tuple[Tensor, Tensor | None]  # matrices [E, out, in], and scales [E, out, ...] if quantized
+Slots = tuple[Tensor, Tensor]  # numbers [S, rows] of (token, expert) pairs, and each slot's expert
 
 
 def use_expert_kernels(model: nn.Module, inputs: torch.dtype) -> None:
-    """Let every mixture of experts run on our kernels, where they can be used on inputs of this dtype."""
+    """Run every mixture of experts on our kernels if they support inputs of this dtype."""
     for module in model.modules():
         if isinstance(module, Experts | QuantizedExperts):
             weight, _ = stacks(module)[0]
@@ -30,7 +30,7 @@ def use_expert_kernels(model: nn.Module, inputs: torch.dtype) -> None:
 
 
 def run_experts(experts: Experts | QuantizedExperts, x: Tensor, route: Route) -> Tensor:
-    """Return `experts.run(x, route)`, by our kernels if they have tiles of its sizes."""
+    """Return `experts.run(x, route)`, computed by our kernels if they have tiles for its sizes."""
     weights, chosen = route
     gate_up, down = stacks(experts)
     tiles = tiles_for(gate_up[0], down[0], chosen.numel())
@@ -43,7 +43,7 @@ def run_experts(experts: Experts | QuantizedExperts, x: Tensor, route: Route) ->
 
 
 def tiles_for(gate_up: Tensor, down: Tensor, pairs: int) -> ExpertTiles | None:
-    """Return the tiles for so many pairs of a token and an expert, or None to leave them to the library."""
+    """Return the tiles for `pairs` pairs of a token and an expert, or None to leave them to the library."""
     tiles = expert_tiles(gate_up.dtype, pairs, len(gate_up))
     if tiles is None or gate_up.dtype != down.dtype:
         return None
@@ -54,7 +54,7 @@ def tiles_for(gate_up: Tensor, down: Tensor, pairs: int) -> ExpertTiles | None:
 
 
 def stacks(experts: Experts | QuantizedExperts) -> tuple[Stack, Stack]:
-    """Return the weights of the gate and up halves, and of the down product."""
+    """Return the stacked weights of the gate and up product, and of the down product."""
     if isinstance(experts, Experts):
         return (experts.gate_up, None), (experts.down, None)
 

@@ -1,9 +1,9 @@
 """CUDA graphs of a model's layers: captured once per shape, replayed for every forward.
 
-A forward of an 8B model is some thousand kernels; launched one by one they leave the GPU waiting. A graph
-launches them all at once. It is bound to its shapes and to its memory, so there is one graph per shape,
-canvases are padded to a multiple of `bucket` columns to need few of them, and the graphs hold the keys and
-values of a run themselves. Without a GPU everything here runs too, only uncaptured.
+A forward of an 8B model consists of about a thousand kernels. Launched one by one, they leave the GPU
+waiting. A graph launches them all at once. It is bound to its shapes and its memory, so there is one graph
+per shape, and the graphs hold the keys and values of a run themselves. Canvases are padded to a multiple of
+`bucket` columns, so that few graphs are needed. Without a GPU, everything here runs uncaptured.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from unmask.models.layers import PAGE, Rope
 from unmask.models.trunk import Sum, Trunk
 from unmask.types import BlockGrid, Cache
 
-MIN_KEYS = 512  # columns that a forward with an AppendCache sees; more of them in powers of two
-MAX_PROMPT = 1024  # columns of all rows of a captured prompt; a longer one keeps the GPU busy anyway
+MIN_KEYS = 512  # fewest columns that a forward with an AppendCache sees; more come in powers of two
+MAX_PROMPT = 1024  # most columns over all rows of a captured prompt; a longer one keeps the GPU busy anyway
 MAX_SHAPES = 256  # compiled variants of a layer and of a decision
-MAX_FIXED = 64  # inputs kept for the next forward of the same columns; the rotations of 4,096 take 2 MB
+MAX_FIXED = 64  # inputs kept for forwards of the same columns; the rotations of 4,096 columns take 2 MB
 Fixed = TypeVar("Fixed", Tensor, Rope)
 
 
@@ -41,7 +41,7 @@ class Pending:
         self._finish = finish
 
     def result(self) -> Tensor:
-        """Run the other layers and return the hidden states of the window, [B, W, D]."""
+        """Run the remaining layers and return the hidden states of the window, [B, W, D]."""
         return self._finish()
 
 
@@ -49,25 +49,25 @@ class GraphRunner:
     """Runs the layers of a trunk through captured graphs."""
 
     def __init__(self, model: Trunk, bucket: int, max_graphs: int, *, reads_pages: bool = False) -> None:
-        """Make a runner. `reads_pages`: the model's attention is a kernel that reads keys in pages."""
+        """Make a runner. `reads_pages` says that the model's attention kernel reads keys in pages."""
         self.model = model
         self.reads_pages = reads_pages
         self.bucket = bucket
         self.max_graphs = max_graphs
         self.captured: OrderedDict[GraphKey, CapturedForward] = OrderedDict()
-        self.stores: dict[tuple[int, int], StaticKV] = {}  # graphs are bound to the memory of these
-        self.kv_pool = KVPool(model)  # and of this one: keys and values of rows that come and go
-        self.fixed: dict[tuple[str | int, ...], Any] = {}  # inputs that depend on nothing but their size
+        self.stores: dict[tuple[int, int], StaticKV] = {}  # graphs are bound to the memory of these stores
+        self.kv_pool = KVPool(model)  # and to the memory of this pool, for rows that come and go
+        self.fixed: dict[tuple[str | int, ...], Any] = {}  # inputs that depend only on their size
         self.graph_pool: Any = None  # graphs run one after another, so they share their intermediate memory
         self._user = Lock()
-        self.submitted = 0  # forwards begun early
-        self.finished = 0  # of those, the ones whose result was used
+        self.submitted = 0  # forwards that started early
+        self.finished = 0  # early forwards whose result was used
         self._open: object = None  # the forward whose inputs are in place
 
     def reserve(self) -> bool:
-        """Reserve it for one engine, and return whether it was free.
+        """Reserve the runner for one engine, and return whether it was free.
 
-        Two threads would overwrite each other's inputs.
+        Two engines in different threads would overwrite each other's inputs.
         """
         if not self._user.acquire(blocking=False):
             return False
@@ -75,7 +75,7 @@ class GraphRunner:
         return True
 
     def release(self) -> None:
-        """Let another engine have it."""
+        """Let another engine reserve the runner."""
         self._user.release()
 
     @torch.no_grad()
@@ -89,7 +89,7 @@ class GraphRunner:
         return self._begin(tokens, attend, columns, cache)()
 
     def _run_pooled(self, tokens: Tensor, attend: Tensor | None, columns: slice, cache: SideBySide) -> Sum:
-        """Run all layers on the last columns of rows that have keys and values in the pool."""
+        """Run all layers on the last columns of rows whose keys and values are in the pool."""
         allow_shapes()
         grid, running = self.model.info.grid, columns.stop - columns.start
         assert grid is not None, "only models that attend in blocks have such caches"
@@ -106,7 +106,7 @@ class GraphRunner:
         make = partial(PooledForward, self.model, key, tuple(self.kv_pool.layers), inputs)
         self._open = None
         short = cache.parts[0][0].is_short(running)
-        # a prompt has a length of its own: it is not worth a compilation
+        # every prompt has its own length, so it is not worth compiling
         with nullcontext() if short else self.model.uncompiled():
             if not short and len(tokens) * running > MAX_PROMPT:
                 return make(None, capture=False).run(*inputs)
@@ -115,15 +115,15 @@ class GraphRunner:
     def _page_columns(self, columns: int) -> int:
         """Return how many columns of a row the table of a forward has room for.
 
-        Our kernel reads the pages that it needs, so one size does for rows of any length.
+        Our kernel reads only the pages that it needs, so one size fits rows of any length.
         """
         most = self.model.info.max_length if self.reads_pages else seen_columns(columns)
         return PAGE * count_pages(max(most, columns))
 
     def size_pool(self, pages: int, *, close: float = 1.0) -> None:
-        """Make the pool anew with so many pages, unless it has about as many or is in use.
+        """Replace the pool with one of this many pages, unless its size is close enough or it is in use.
 
-        A pool that is `close` times as large, or `1 / close` times, stays with the forwards bound to it.
+        A pool from `close` to `1 / close` times as large stays, together with the forwards bound to it.
         """
         pages += RESERVED_PAGES
         if close * pages <= self.kv_pool.columns // PAGE <= pages / close:
@@ -147,7 +147,7 @@ class GraphRunner:
     def submit(
         self, tokens: Tensor, attend: Tensor | None, window: slice, cache: Cache | None
     ) -> Pending | None:
-        """Start the first layers of a forward and return a handle to finish it. Dropping it costs nothing.
+        """Start the first layers of a forward, and return a handle to finish it. It may be dropped.
 
         Return None if the forward cannot be captured.
         """
@@ -171,12 +171,12 @@ class GraphRunner:
     def _begin(
         self, tokens: Tensor, attend: Tensor | None, columns: slice, cache: Cache | None
     ) -> Callable[[], Sum]:
-        """Run the first layers; the function returned runs the others."""
+        """Run the first layers. The returned function runs the rest."""
         allow_shapes()
         rows, n = tokens.shape
         width = -(-n // self.bucket) * self.bucket
         store = None if cache is None else self._store(cache, rows, n, width, columns)
-        # on a grid, a forward without a cache stops behind its block; multiples of `bucket` need few graphs
+        # On a grid, a forward without a cache stops after its block, rounded up to need few graphs.
         ends = min(width, -(-columns.stop // self.bucket) * self.bucket)
         appends = isinstance(cache, AppendCache)
         whole = cache is None or (columns == slice(0, n) and not appends)
@@ -185,15 +185,15 @@ class GraphRunner:
         index = self._index(running, tokens.device)
         real = self._attend(attend, tokens, width)
         key = GraphKey(rows, width, len(index), real is not None, keys, self.model.info.grid)
-        # without padding, rotations depend on the columns alone
+        # without padding, rotations depend only on the columns
         inputs = (tokens, index, *(self._rope(tokens, running) if real is None else (real,)))
-        self._open = None  # a forward that was begun before may lose its inputs
+        self._open = None  # a forward that started earlier may lose its inputs
         captured = self._captured(key, partial(CanvasForward, self.model, key, store, inputs), store)
         captured.begin(*inputs)
         opened = self._open = object()
 
         def finish() -> Sum:
-            if self._open is not opened:  # another forward took the inputs' place, and perhaps the KV store
+            if self._open is not opened:  # another forward overwrote the inputs, and perhaps the KV store
                 return self.run(tokens, attend, columns, cache)
             x, change = captured.finish()
             own = slice(0, columns.stop - columns.start)
@@ -202,17 +202,17 @@ class GraphRunner:
         return finish
 
     def _index(self, columns: slice, device: torch.device) -> Tensor:
-        """Return the columns as numbers."""
+        """Return the numbers of the columns."""
         place = columns.start, columns.stop
         return self._same(("index", *place), lambda: torch.arange(*place, device=device))
 
     def _rope(self, tokens: Tensor, columns: slice) -> Rope:
-        """Return the rotations of columns where nothing is padding."""
+        """Return the rotations of columns without padding."""
         place = columns.start, columns.stop
         return self._same(("rope", *place), lambda: self.model.rope(tokens, None, columns))
 
     def _attend(self, attend: Tensor | None, tokens: Tensor, width: int) -> Tensor | None:
-        """Mark the real columns of the padded canvas; padding on the right moves no column."""
+        """Mark the real columns of the padded canvas, or return None if nothing is padding."""
         rows, n = tokens.shape
         if attend is not None:
             return F.pad(attend, (0, width - n))
@@ -222,7 +222,7 @@ class GraphRunner:
         return self._same(("real", rows, n, width), lambda: F.pad(ones(), (0, width - n)))
 
     def _same(self, key: tuple[str | int, ...], make: Callable[[], Fixed]) -> Fixed:
-        """Return the same tensors for the same key, so that a graph that has them need not copy them."""
+        """Return the same tensors for the same key, so that a graph need not copy them again."""
         if key not in self.fixed:
             if len(self.fixed) >= MAX_FIXED:
                 self.fixed.clear()
@@ -231,7 +231,7 @@ class GraphRunner:
         return same
 
     def _store(self, cache: Cache, rows: int, n: int, width: int, columns: slice) -> StaticKV:
-        """Return the KV store of a shape, holding the keys and values of this cache."""
+        """Return the KV store of a shape, with the keys and values of this cache."""
         assert isinstance(cache, BlockCache | AppendCache), "captures() lets no other cache pass"
         store = self.stores.get((rows, width))
         if store is None:
@@ -245,11 +245,11 @@ class GraphRunner:
     def _captured(
         self, key: GraphKey, make: Callable[[Any], CapturedForward], keep: StaticKV | None = None
     ) -> CapturedForward:
-        """Return a captured forward. `make` captures it, and gets the memory that graphs share."""
+        """Return the captured forward of a key. `make` captures a new one in the memory that graphs share."""
         if key not in self.captured:
             while len(self.captured) >= self.max_graphs:
                 self._evict(keep)
-            if not self.captured:  # the old pool went with the last graph that used it
+            if not self.captured:  # the old memory was freed with the last graph that used it
                 on_gpu = self.model.norm.weight.is_cuda
                 self.graph_pool = torch.cuda.graph_pool_handle() if on_gpu else None
             self.captured[key] = make(self.graph_pool)
@@ -257,7 +257,7 @@ class GraphRunner:
         return self.captured[key]
 
     def clear(self) -> None:
-        """Give all graphs back, and their memory; each is captured again when it is needed."""
+        """Free all graphs and their memory. Each is captured again when it is needed."""
         while self.captured:
             self._evict(keep=None)
         self.fixed.clear()
@@ -265,7 +265,7 @@ class GraphRunner:
             self.kv_pool = KVPool(self.model)
 
     def _evict(self, keep: StaticKV | None) -> None:
-        """Drop the graph that was used longest ago, and its KV store if it is neither used nor to be kept."""
+        """Drop the least recently used graph, and its KV store unless it is `keep` or still used."""
         key, captured = self.captured.popitem(last=False)
         used = any(other.store is captured.store for other in self.captured.values())
         if captured.store is not None and captured.store is not keep and not used:
@@ -273,15 +273,15 @@ class GraphRunner:
 
 
 def runner_of(model: object) -> GraphRunner | None:
-    """Return what runs the layers of a compiled model; None: it is not compiled."""
+    """Return the runner of a compiled model, or None if the model is not compiled."""
     runner: GraphRunner | None = getattr(model, "runner", None)
     return runner
 
 
 def allow_shapes() -> None:
-    """Let torch.compile keep many variants of a function; beyond its limit it falls back silently.
+    """Let torch.compile keep many variants of a function. Beyond its limit it silently stops compiling.
 
-    Settings of torch.compile belong to a thread, and a server runs its model in a thread of its own.
+    Every thread has its own settings of torch.compile, and a server runs its model in a separate thread.
     """
     from torch._dynamo import config
 
@@ -290,10 +290,11 @@ def allow_shapes() -> None:
 
 
 def captures(cache: Cache | None, grid: BlockGrid | None, columns: slice) -> bool:
-    """Whether a forward of some columns with this cache is captured; of several requests, see `run`.
+    """Return whether a forward of these columns with this cache is captured.
 
-    That of a prompt has a length of its own, a sub-block sees columns behind its own, and keys and values of
-    rows with guesses lie in several places: such forwards run as plain ones.
+    Prompts are not, because each has its own length. Sub-blocks are not, because they see later columns. Rows
+    with guesses are not, because their keys and values are in several places. For several requests, `run`
+    decides.
     """
     if isinstance(cache, AppendCache):
         width = columns.stop - columns.start
@@ -302,13 +303,13 @@ def captures(cache: Cache | None, grid: BlockGrid | None, columns: slice) -> boo
 
 
 def is_poolable(cache: SideBySide, rows: int) -> bool:
-    """Whether keys and values of several requests go to the pool.
+    """Return whether the keys and values of several requests go to the pool.
 
-    With guidance each cache has two rows, and a sub-block sees columns behind its own: those stay outside.
+    They do not with guidance, where each cache has two rows, or with sub-blocks, which see later columns.
     """
     return rows == len(cache.parts) and all(each.sub_block is None for each, _ in cache.parts)
 
 
 def seen_columns(end: int) -> int:
-    """Return how many stored columns a forward up to column `end` sees; the mask hides those behind."""
+    """Return how many stored columns a forward up to column `end` sees. The mask hides those after it."""
     return max(MIN_KEYS, 1 << (end - 1).bit_length())

@@ -1,8 +1,8 @@
-"""The keys and values of many requests in one pool, so that any of them can share a captured forward.
+"""A pool for the keys and values of many requests, so that any of them can share a captured forward.
 
-A graph is bound to its memory, while the requests of a server come and go. So their keys and values lie in
-pages of one pool. A forward gets the pages of its rows: it writes the columns that run, and its queries read
-the pages that they see. Prompts that begin alike share pages.
+A graph is bound to its memory, while the requests of a server come and go. So their keys and values are
+stored in pages of one pool. A forward gets the pages of its rows. It writes the columns that run, and its
+queries read the pages that they see. Prompts with the same beginning share pages.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from unmask.models.layers import PAGE, Pages
 from unmask.models.trunk import Trunk
 from unmask.types import BlockGrid
 
-FIRST_PAGES = 8  # of a new pool, which doubles when it is full
-RESERVED_PAGES = 2  # the first is blank: nobody writes it; nobody reads the second
-SPARE = PAGE  # where the second page begins
+FIRST_PAGES = 8  # pages of a new pool, which doubles when it is full
+RESERVED_PAGES = 2  # the first is blank and never written, the second is never read
+SPARE = PAGE  # the first column of the second page, where unneeded writes go
 
 
 class KVPool:
@@ -34,31 +34,31 @@ class KVPool:
         self.model = model
         self.layers: list[tuple[Tensor, Tensor]] = []  # keys and values of all pages, [columns, H, D] each
         self.tenants: weakref.WeakKeyDictionary[AppendCache, list[int]] = weakref.WeakKeyDictionary()
-        self._pages = 0  # of every layer; a growth that failed may have left some with more
-        self._free: OrderedDict[int, None] = OrderedDict()  # the one that is taken next comes first
-        self._users: Counter[int] = Counter()  # caches that use a page
-        self._left: list[list[int]] = []  # pages of caches that are gone, perhaps in another thread
-        self._prefixes = PrefixIndex()  # of pages in use, and of free ones until they are taken
+        self._pages = 0  # pages of every layer; a failed growth may have left some layers with more
+        self._free: OrderedDict[int, None] = OrderedDict()  # free pages, in the order in which they are taken
+        self._users: Counter[int] = Counter()  # number of caches that use each page
+        self._left: list[list[int]] = []  # pages of deleted caches; another thread may add some
+        self._prefixes = PrefixIndex()  # the prefixes in used pages, and in free pages until they are taken
         self._keys: weakref.WeakKeyDictionary[AppendCache, list[bytes]] = weakref.WeakKeyDictionary()
 
     @property
     def columns(self) -> int:
-        """How many columns the pool has; graphs that use it are bound to this size."""
+        """Number of columns in the pool. Graphs that use it are bound to this size."""
         return self._pages * PAGE
 
     @property
     def num_bytes(self) -> int:
-        """The memory that it takes."""
+        """Memory of the pool in bytes."""
         return sum(side.nbytes for sides in self.layers for side in sides)
 
     @property
     def room(self) -> int:
-        """The memory of the pages that caches can have."""
+        """Memory in bytes of all pages that caches can use."""
         return max(0, self._pages - RESERVED_PAGES) * self.page_bytes
 
     @property
     def page_bytes(self) -> int:
-        """The memory of one page."""
+        """Memory of one page in bytes."""
         shape = self.model.shape
         column = 2 * shape.layers * shape.key_heads * shape.head_size
         return PAGE * column * self.model.norm.weight.element_size()
@@ -68,7 +68,7 @@ class KVPool:
         return self.model.norm.weight.device
 
     def missing(self, parts: Sequence[tuple[AppendCache, int]]) -> int:
-        """Return how many pages caches of these lengths need beyond those that are free."""
+        """Return how many pages caches of these lengths need beyond the free ones."""
         while self._left:
             self._release(self._left.pop())
         needed = sum(self._wanted(cache, length) for cache, length in dict(parts).items())
@@ -78,9 +78,10 @@ class KVPool:
         return max(0, count_pages(length) - len(self.tenants.get(cache, ())))
 
     def begin(self, cache: AppendCache, prompt: Tensor, padding: int) -> None:
-        """Give a new cache the pages of an earlier prompt that begins alike; they need not run again.
+        """Give a new cache the pages of an earlier prompt with the same beginning, which need not run again.
 
-        `prompt` [n] is on the host, and its last column ends a block. `padding` of its columns are padding.
+        `prompt` [n] is on the host, and its last column ends a block. Its first `padding` columns are
+        padding.
         """
         grid = self.model.info.grid
         assert grid is not None, "only models that attend in blocks have such caches"
@@ -93,14 +94,14 @@ class KVPool:
             cache.final = PAGE * len(pages)
 
     def forget_prefixes(self) -> None:
-        """Share no page of an earlier prompt: the weights may have changed."""
+        """Stop sharing pages of earlier prompts, because the weights may have changed."""
         self._prefixes = PrefixIndex()
 
     def admit(self, cache: AppendCache, length: int) -> None:
-        """Give a cache pages for so many columns; `grow` before."""
+        """Give a cache pages for `length` columns. Call `grow` first if pages are missing."""
         assert not cache.stored, "its keys and values are not in the pool"
         self._add(cache, [self._take() for _ in range(self._wanted(cache, length))])
-        if cache.final >= PAGE * len(self._keys.get(cache, ())):  # the prompt has run, without broken logits
+        if cache.final >= PAGE * len(self._keys.get(cache, ())):  # the prompt has run without broken logits
             self._prefixes.add(self._keys.pop(cache, ()), self.tenants[cache])
 
     def _take(self) -> int:
@@ -110,7 +111,7 @@ class KVPool:
         return page
 
     def _add(self, cache: AppendCache, pages: list[int]) -> None:
-        """Let a cache use pages."""
+        """Record that a cache uses these pages."""
         if cache not in self.tenants:
             self.tenants[cache] = []
             weakref.finalize(cache, self._left.append, self.tenants[cache])
@@ -122,17 +123,17 @@ class KVPool:
     def _release(self, pages: list[int]) -> None:
         """Free the pages of a cache that no other cache uses."""
         self._users.subtract(pages)
-        for page in reversed(pages):  # the end of a prefix is taken before its beginning
+        for page in reversed(pages):  # so that the end of a prefix is taken before its beginning
             if not self._users[page]:
                 self._free[page] = None
                 if page not in self._prefixes:
-                    self._free.move_to_end(page, last=False)  # nobody will look for it
+                    self._free.move_to_end(page, last=False)  # no prompt can share it, so take it next
         pages.clear()
 
     def table(self, parts: Sequence[tuple[AppendCache, int]]) -> Tensor:
-        """Return for every row its length, how many columns are final, and its pages, [rows, 2 + pages].
+        """Return each row's length, number of final columns and pages, [rows, 2 + pages].
 
-        A row that is there twice, to fill a batch, must write nothing: all its columns count as final.
+        A row that appears again to fill a batch must write nothing, so all its columns count as final.
         """
         most = max(len(self.tenants[cache]) for cache, _ in parts)
         table, before = [], set()
@@ -144,15 +145,15 @@ class KVPool:
         return to_device(torch.tensor(table), self.device)
 
     def grow(self, missing: int) -> None:
-        """Make room for more pages, and for some that may come; graphs that use the pool must be gone."""
+        """Add the missing pages and some spare ones. Graphs that use the pool must be gone."""
         self.resize(max(FIRST_PAGES, 2 * self._pages, max(self._pages, RESERVED_PAGES) + missing))
 
     def resize(self, pages: int) -> None:
-        """Make the pool larger, layer by layer; graphs that use it must be gone."""
+        """Enlarge the pool layer by layer. Graphs that use it must be gone."""
         shape, weight = self.model.shape, self.model.norm.weight
         for layer in range(shape.layers):
             old = self.layers[layer] if layer < len(self.layers) else ()
-            if old and len(old[0]) == pages * PAGE:  # a growth that failed came so far
+            if old and len(old[0]) == pages * PAGE:  # a growth that failed got this far
                 continue
             new = [weight.new_zeros(pages * PAGE, shape.key_heads, shape.head_size) for _ in range(2)]
             for side, held in zip(new, old, strict=False):
@@ -163,31 +164,31 @@ class KVPool:
 
 
 def count_pages(columns: int) -> int:
-    """Return how many pages so many columns of a row take."""
+    """Return how many pages this many columns of a row take."""
     return -(-columns // PAGE)
 
 
 class PlacedColumns(NamedTuple):
-    """The columns of a forward: every row runs its last ones, equally many."""
+    """The columns of a forward. Every row runs the same number of its last columns."""
 
     positions: Tensor  # [rows, running]
-    writes: Tensor  # [rows * running] where their keys and values go
-    pages: Pages  # what they see
+    writes: Tensor  # [rows * running], where their keys and values are written
+    pages: Pages  # the columns that they see
 
 
 def place_columns(table: Tensor, counts: Tensor, running: int, grid: BlockGrid) -> PlacedColumns:
-    """Place the columns of rows, from their `KVPool.table` and how many of them are not padding, [rows].
+    """Place the columns of rows with this `KVPool.table`, of which `counts` [rows] are not padding.
 
-    A row may need fewer columns than run. The first ones are then final, or lie before the row; they are not
+    A row may need fewer columns than run. The first ones are then final or before the row, and are not
     written.
     """
     length, final, pages = table[:, 0, None], table[:, 1, None], table[:, 2:]
     step = torch.arange(running, device=table.device)
-    own = length - running + step  # [rows, running], a row's own numbers of its columns
+    own = length - running + step  # [rows, running], the number of each column within its row
     first = length - counts[:, None]
     origin = (first if grid.origin == "row" else 0) + grid.offset
     block_ends = (own - origin) // grid.length * grid.length + grid.length + origin
-    # padding sees one column: a query without keys would have an empty softmax
+    # padding sees one column, because a query without keys would have an empty softmax
     ends = block_ends.minimum(length).maximum(first + 1)
     place = own.clamp(min=0)
     stored = pages.gather(1, place // PAGE) * PAGE + place % PAGE

@@ -1,4 +1,4 @@
-"""Load a model, compiled or not. Every command, lm-eval and Ray workers load through here."""
+"""Load a model, compiled or not. All commands, lm-eval and Ray workers load models through this module."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from unmask.models.trunk import Trunk
 def load_model(
     source: str | Path, *, device: str = "auto", dtype: str = "auto", compile: bool = False
 ) -> Trunk:
-    """Load a checkpoint and compile it if asked to; the first forward of each shape does the work."""
+    """Load a checkpoint, and compile it if asked. Each shape is compiled in its first forward."""
     model = load(source, device=device, dtype=dtype)
     return compile_model(model) if compile else model
 
 
 def load_and_prepare(load: Callable[[], Trunk], prepare: Callable[[Trunk], object]) -> Trunk:
-    """Load a model and run `prepare` on it; with `partial`, a loader that Ray can pickle."""
+    """Load a model and run `prepare` on it. With `partial`, this is a loader that Ray can pickle."""
     model = load()
     prepare(model)
     return model

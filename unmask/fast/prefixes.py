@@ -1,4 +1,4 @@
-"""Which pages of a pool hold which prompts, so that prompts that begin alike share them."""
+"""An index of the pages that hold prompts, so that prompts with the same beginning share pages."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from unmask.models.layers import PAGE
 
 
 class PrefixIndex:
-    """The page in which a prefix of a prompt ends, for every prefix of whole pages that a pool holds."""
+    """Maps each prefix of a prompt that fills whole pages of the pool to its last page."""
 
     def __init__(self) -> None:
         self._pages: dict[bytes, int] = {}
         self._keys: dict[int, bytes] = {}
 
     def find(self, keys: Iterable[bytes]) -> list[int]:
-        """Return the pages of the longest prefix that is held."""
+        """Return the pages of the longest known prefix."""
         pages = []
         for key in keys:
             if key not in self._pages:
@@ -27,7 +27,7 @@ class PrefixIndex:
         return pages
 
     def add(self, keys: Sequence[bytes], pages: Sequence[int]) -> None:
-        """Take note of the pages of a prompt. Of two pages with the same prefix, keep the first."""
+        """Add the pages of a prompt. If two pages end the same prefix, keep the first."""
         for key, page in zip(keys, pages, strict=False):
             if key not in self._pages:
                 self._pages[key], self._keys[page] = page, key
@@ -37,16 +37,16 @@ class PrefixIndex:
         return page in self._keys
 
     def forget(self, page: int) -> None:
-        """Forget a page that gets other contents."""
+        """Forget a page that is about to be overwritten."""
         key = self._keys.pop(page, None)
         if key is not None:
             del self._pages[key]
 
 
 def prefix_keys(prompt: Tensor, padding: int) -> list[bytes]:
-    """Return a key for every whole page of a prompt [n]; it stands for all tokens up to the end of the page.
+    """Return a key for every whole page of a prompt [n]. It identifies all tokens up to the end of the page.
 
-    `padding` is the number of columns on the left that are padding.
+    `padding` is the number of padding columns on the left.
     """
     tokens, key, keys = prompt.tolist(), sha256(str(padding).encode()), []
     for start in range(0, len(tokens) - PAGE + 1, PAGE):

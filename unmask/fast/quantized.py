@@ -1,7 +1,7 @@
-"""Products of a compiled model with narrow weights.
+"""Products of a compiled model with quantized weights.
 
-The rows of an input are quantized in plain torch, which the compiler fuses into the norm or the gate before.
-The product itself is the library's, or a kernel of ours where that is faster.
+Input rows are quantized in plain torch, which the compiler fuses into the preceding norm or gate. The library
+computes the product itself, or one of our kernels where that is faster.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ QUANTIZE_ROWS: dict[torch.dtype, Callable[[Tensor], tuple[Tensor, Tensor]]] = {
 
 
 def use_quantized_products(model: Trunk) -> None:
-    """Let every quantized layer of a model multiply in the fastest way that its device has."""
+    """Let every quantized layer of a model multiply in the fastest way on its device."""
     for layer in quantized_layers(model):
         layer.native = layer.has_products(layer.weight.device)
         layer.has_kernel = kernels.multiplies_narrow(layer.weight, model.norm.weight.dtype)
@@ -53,7 +53,7 @@ def split_multiply(layer: QuantizedLinear, x: Tensor) -> Tensor:
 
 
 def tile_for(layer: QuantizedLinear, rows: int, *, split: bool) -> Tile | None:
-    """Return the tile with which our kernels multiply so many rows, or None to leave them to the library."""
+    """Return the tile with which our kernels multiply `rows` rows, or None to leave them to the library."""
     tile = tile_of(layer.weight.dtype, rows, layer.outputs) if layer.has_kernel else None
     if tile is None or layer.outputs % tile.outputs:
         return None
@@ -61,7 +61,7 @@ def tile_for(layer: QuantizedLinear, rows: int, *, split: bool) -> Tile | None:
 
 
 def partial_products(layer: QuantizedLinear, rows: Tensor, *, splits: int, dtype: torch.dtype) -> Tensor:
-    """Multiply rows [n, in] by the weight of a layer, in parts of the inner dimension: [splits, n, out]."""
+    """Multiply rows [n, in] by a layer's weight, split along the inner dimension: [splits, n, out]."""
     if isinstance(layer, Int4PairLinear):
         rows = torch.cat((rows, rows), dim=1)
     if isinstance(layer, Int4Linear):

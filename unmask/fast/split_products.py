@@ -1,7 +1,7 @@
 """Split-K matrix products whose partial sums are left for the next norm to add.
 
 A product of few columns leaves much of a GPU idle unless the inner dimension is split too. The library adds
-up the parts in a kernel of its own, which takes as long as the norm that follows; that norm can do both.
+up the parts in a separate kernel, which takes as long as the norm that follows. That norm can do both.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from torch import Tensor
 
 from unmask.fast import kernels
 
-SPLITS = 2  # more speed up the product but slow down the sum by as much
-UNIT = 64  # a part is a multiple of the step of the library's kernels
-HAS_FLOAT32_BMM = hasattr(torch.ops.aten.bmm, "dtype")  # half precision in, float32 out: torch 2.8
+SPLITS = 2  # more splits speed up the product but slow down the sum by as much
+UNIT = 64  # a part must be a multiple of the step of the library's kernels
+HAS_FLOAT32_BMM = hasattr(torch.ops.aten.bmm, "dtype")  # half precision in, float32 out; since torch 2.8
 
 
 def can_split(weight: Tensor) -> bool:
-    """Whether splitting a product with the weight [size, inner] pays: on a GPU, in half precision."""
+    """Return whether to split products with the weight [size, inner]: only on a GPU, in half precision."""
     half = weight.dtype in (torch.bfloat16, torch.float16)
     return HAS_FLOAT32_BMM and weight.is_cuda and half and weight.shape[1] % (UNIT * SPLITS) == 0
 
@@ -46,8 +46,8 @@ def _empty(x: Tensor, weight: Tensor) -> Tensor:
     return x.new_empty(SPLITS, *x.shape[:-1], len(weight), dtype=torch.float32)
 
 
-# x [B, n, inner] times the weight [size, inner] as partial sums [S, B, n, size] float32;
-# a custom op, so that torch.compile does not trace into it
+# Multiplies x [B, n, inner] by the weight [size, inner] into partial sums [S, B, n, size] float32.
+# It is a custom op, so that torch.compile does not trace into it.
 split_product = torch.library.custom_op(
     "unmask::split_product", _split_product, mutates_args=(), schema="(Tensor x, Tensor weight) -> Tensor"
 )

@@ -1,4 +1,4 @@
-"""Compile and capture before the first request: decode dummy prompts at the shapes to come."""
+"""Compile and capture before the first request, by decoding dummy prompts of the expected shapes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from unmask.text.prompts import TextModel
 from unmask.types import ModelInfo, Sampler, Step
 
 STEPS = 3  # the first forward is full, the second may use a cache, the third decision has a history
-PROMPT_TOKENS = 50  # no multiple of 64, so that the canvas is padded, as it is for most real prompts
+PROMPT_TOKENS = 50  # not a multiple of 64, so that the canvas is padded as for most real prompts
 
 
 def warm_up(
@@ -26,9 +26,9 @@ def warm_up(
     rows: Sequence[int] = (1,),
     prompt_tokens: int = PROMPT_TOKENS,
 ) -> float:
-    """Decode a few steps of dummy prompts in batches of these sizes, and return the seconds it took.
+    """Decode a few steps of dummy prompts in batches of `rows` rows, and return the seconds it took.
 
-    It changes nothing but what the model has compiled. Other shapes are compiled when they first occur.
+    It changes only what the model has compiled. Other shapes are compiled when they first occur.
     """
     prompt = dummy_prompt(model.info, config.new_tokens(model.info), prompt_tokens)
     once = replace(config, seed=0, stop=())
@@ -47,7 +47,7 @@ def take_steps(runs: Iterable[Iterator[Step]]) -> float:
 
 
 def batch_sizes(most: int) -> tuple[int, ...]:
-    """Return 1, 2, 4, ... up to `most`, which comes last: the batch sizes that a server runs."""
+    """Return the batch sizes that a server runs: 1, 2, 4, ... and finally `most`."""
     powers = (1 << power for power in range(most.bit_length()))
     return tuple(dict.fromkeys((*powers, most)))
 

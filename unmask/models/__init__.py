@@ -1,4 +1,4 @@
-"""Masked language models behind one interface. Of the package, imports only the types."""
+"""Masked language models with one interface. Only diffusion_gemma.py imports `unmask.decoding`."""
 
 from unmask.models.checkpoint.load import MODEL_TYPES, build, load, register_model
 from unmask.models.checkpoint.save import random_checkpoint, random_model, save

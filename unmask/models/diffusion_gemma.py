@@ -1,8 +1,8 @@
 """Our rules for DiffusionGemma, which transformers decodes. Using them needs transformers (extra `hf`).
 
 DiffusionGemma has no mask token, so `unmask.load` does not load it. Its canvas starts as random tokens. In
-every denoising step a sampler accepts some columns of a drawn canvas, all others become random again, and a
-stopping criterion ends the canvas. Here a rule of ours, such as LESS, takes the place of either:
+every denoising step a sampler accepts some columns of a drawn canvas, and all others become random again. A
+stopping criterion ends the canvas. One of our rules, such as LESS, can replace the sampler or the criterion:
 
     with using_rules(model, accept=LESS(), stop=LESS(persistence=3)):
         model.generate(**inputs)
@@ -29,18 +29,18 @@ REPLACED = ("_prepare_sampler", "_prepare_diffusion_stopping_criteria", "_compil
 
 @contextmanager
 def using_rules(model: Any, *, accept: Sampler | None = None, stop: Sampler | None = None) -> Iterator[None]:
-    """Let `model.generate` follow our rules inside this block.
+    """Let `model.generate` follow our rules inside this `with` block.
 
-    `accept`: it commits the columns that a step accepts, in place of the family's entropy bound. `stop`: a
-    canvas ends when it finds every column eligible, in place of the family's criterion. None: the family's
-    own. Both read the logits after the temperature schedule, as the family's do.
+    `accept` replaces the family's entropy bound: a step accepts the columns that this rule commits. `stop`
+    replaces the family's criterion: a canvas ends when this rule finds every column eligible. None keeps the
+    family's own. Both rules read the logits after the temperature schedule, as the family's do.
     """
     _check_model(model)
     for rule in (accept, stop):
         if rule is not None:
             check_rule(rule)
     own_sampler, own_stop, own_compile = (getattr(model, name) for name in REPLACED)
-    family = None  # its own sampler
+    family = None  # the family's own sampler
 
     def sampler_for(config: Any) -> Any:
         nonlocal family
@@ -54,7 +54,7 @@ def using_rules(model: Any, *, accept: Sampler | None = None, stop: Sampler | No
         return own_stop(config) if stop is None else RuleStop(stop, config.max_denoising_steps)
 
     def compile_functions(sampler: Any, criterion: Any) -> tuple[Any, ...]:
-        # transformers compiles the first sampler and criterion of a model for good: ours stay out of it
+        # transformers compiles a model's first sampler and criterion permanently, so keep ours out of it
         encoder, decoder, *_ = own_compile(family, criterion if stop is None else None)
         return encoder, decoder, sampler, criterion
 
@@ -68,10 +68,10 @@ def using_rules(model: Any, *, accept: Sampler | None = None, stop: Sampler | No
 
 
 class RuleSampler:
-    """A sampler of transformers' `generate` that accepts the columns which one of our rules commits.
+    """A sampler for transformers' `generate` that accepts the columns that one of our rules commits.
 
     Attributes:
-        accepted_token_mask: [B, C] bool, the columns accepted last; None before the first step.
+        accepted_token_mask: [B, C] bool, the columns that the last step accepted; None before the first step.
     """
 
     def __init__(self, rule: Sampler, canvas_length: int, vocab_size: int, max_denoising_steps: int) -> None:
@@ -87,7 +87,7 @@ class RuleSampler:
     def accept_canvas(
         self, current_canvas: Tensor, denoiser_canvas: Tensor, logits: Tensor, cur_step: Tensor | int
     ) -> Tensor:
-        """Return the canvas with the accepted columns of the drawn one; `cur_step` counts the steps left."""
+        """Return the canvas with the accepted columns of the drawn one. `cur_step` counts the steps left."""
         decision = self._watch.decide(logits, denoiser_canvas, cur_step)
         tokens = denoiser_canvas if decision.tokens is None else decision.tokens
         self.accepted_token_mask = decision.commit
@@ -104,7 +104,7 @@ class RuleSampler:
 
 
 class RuleStop:
-    """A stopping criterion of transformers' `generate`: one of our rules finds every column eligible."""
+    """A stopping criterion for transformers' `generate`: stop when our rule finds every column eligible."""
 
     def __init__(self, rule: Sampler, max_denoising_steps: int) -> None:
         self._watch = Watch(rule, max_denoising_steps)
@@ -120,7 +120,7 @@ class RuleStop:
 
 
 class Watch:
-    """Asks a rule about every column of a canvas, step after step, and keeps what it remembers."""
+    """Asks a rule about every column of a canvas in each step, and keeps its history."""
 
     def __init__(self, rule: Sampler, budget: int) -> None:
         check_rule(rule)
@@ -138,7 +138,7 @@ class Watch:
         now = summarize(logits, needs.top_k)
         every, nothing = torch.ones_like(drawn, dtype=torch.bool), torch.zeros_like(drawn[:, 0])
         step = nothing + (self.budget - steps_left)
-        # no column is ever committed for good: the fixed schedule accepts more of them in every step
+        # no column is committed permanently, so the fixed schedule accepts more columns in every step
         quota = -(-drawn.shape[1] * (step + 1) // self.budget)
         obs = Observation(
             now=now,
@@ -163,7 +163,7 @@ class Watch:
 
 
 def check_rule(rule: Sampler) -> None:
-    """Raise unless the rule works on columns that are never masked nor committed for good."""
+    """Raise unless the rule works without masks and without permanent commits."""
     is_sampler(rule)
     check_needs(rule)
     needs, extra = rule.needs, extra_needs(rule)

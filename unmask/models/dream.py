@@ -12,7 +12,7 @@ from unmask.types import ModelInfo
 
 
 class Dream(ShiftedQwen):
-    """Dream (arXiv:2508.15487): Qwen2.5 with full attention and a time grid of its own."""
+    """Dream (arXiv:2508.15487): Qwen2.5 with full attention and its own time grid."""
 
     qkv_bias: ClassVar[bool] = True
     qk_norm: ClassVar[bool] = False
@@ -24,6 +24,6 @@ class Dream(ShiftedQwen):
 
 
 class OpenDCoder(Dream):
-    """Open-dCoder: Dream's ways on Qwen2.5-Coder."""
+    """Open-dCoder: Qwen2.5-Coder, changed like Dream."""
 
     longest: ClassVar[int] = 32768

@@ -19,11 +19,11 @@ from unmask.models.layers import SwiGLU
 
 RouterName = Literal["softmax", "renormalised", "grouped"]
 Route = tuple[Tensor, Tensor]  # weights [T, k] float32 and numbers [T, k] of each token's experts
-RunFn = Callable[[Any, Tensor, Route], Tensor]  # see Experts.run; takes the experts first
-ProductFn = Callable[[Tensor, Tensor], Tensor]  # rows [P, in] sorted by expert, and where each expert's end
+RunFn = Callable[[Any, Tensor, Route], Tensor]  # see Experts.run; the first argument is the experts
+ProductFn = Callable[[Tensor, Tensor], Tensor]  # see `grouped_product`, but with its weight bound
 PARTS = {"gate_up": ("gate", "up"), "down": ("down",)}  # the matrices that a stack holds for each expert
 GROUPED = getattr(F, "grouped_mm", None) or getattr(torch, "_grouped_mm", None)
-UNIT = 8  # rows of grouped products in bfloat16 are multiples of 16 bytes
+UNIT = 8  # rows of grouped products in bfloat16 must be multiples of 16 bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,35 +32,35 @@ class ExpertShape:
 
     router: RouterName
     experts: int
-    chosen: int  # experts of a token
+    chosen: int  # experts per token
     size: int  # hidden width of an expert
-    shared_size: int = 0  # of the expert that every token takes; 0: none
+    shared_size: int = 0  # hidden width of the expert that every token uses; 0 means none
     dense: Collection[int] = ()  # layers with a plain MLP
-    bias: bool = False  # added to the scores when experts are chosen
+    bias: bool = False  # whether a bias is added to the scores when experts are chosen
     groups: int = 1  # the "grouped" router chooses experts inside the best groups only
     kept_groups: int = 1
-    scale: float = 1.0  # of the weights of the "grouped" router
+    scale: float = 1.0  # factor of the weights of the "grouped" router
 
     def width(self, *, active: bool) -> int:
-        """Return the hidden width of a layer's experts: of all, or of those that a token takes."""
+        """Return the total hidden width of a layer's experts, or, if `active`, of those that a token uses."""
         return (self.chosen if active else self.experts) * self.size + self.shared_size
 
 
 def softmax_router(x: Tensor, weight: Tensor, bias: Tensor | None, shape: ExpertShape) -> Route:
-    """LLaDA-MoE: a weight is the score with its bias, and weights need not add up to one."""
+    """Route as LLaDA-MoE: a weight is the score plus its bias, and weights need not add up to one."""
     score = F.linear(x, weight).float().softmax(-1)
     best = (score if bias is None else score + bias).topk(shape.chosen)
     return best.values, best.indices
 
 
 def renormalised_router(x: Tensor, weight: Tensor, bias: Tensor | None, shape: ExpertShape) -> Route:
-    """Qwen3-MoE: the weights of the chosen experts add up to one."""
+    """Route as Qwen3-MoE: the weights of the chosen experts add up to one."""
     weights, chosen = softmax_router(x, weight, bias, shape)
     return weights / weights.sum(-1, keepdim=True), chosen
 
 
 def grouped_router(x: Tensor, weight: Tensor, bias: Tensor | None, shape: ExpertShape) -> Route:
-    """LLaDA2: choose by score and bias inside the best groups, weigh by the score alone."""
+    """Route as LLaDA2: choose by score plus bias inside the best groups, but weight by the score."""
     score = F.linear(x.float(), weight.float()).sigmoid()
     grouped = (score if bias is None else score + bias).view(len(x), shape.groups, -1)
     of_group = grouped.topk(2).values.sum(-1)
@@ -81,7 +81,7 @@ ROUTERS: dict[RouterName, Callable[[Tensor, Tensor, Tensor | None, ExpertShape],
 
 
 class Router(nn.Module):
-    """Chooses the experts of each token. No linear layer, so that it is never quantized."""
+    """Chooses the experts of each token. It is not an nn.Linear, so that it is never quantized."""
 
     def __init__(self, size: int, shape: ExpertShape) -> None:
         super().__init__()
@@ -100,7 +100,7 @@ class Experts(nn.Module):
         super().__init__()
         self.gate_up = nn.Parameter(_fresh(shape.experts, 2 * shape.size, size))
         self.down = nn.Parameter(_fresh(shape.experts, size, shape.size))
-        self.grouped: bool | None = None  # unmask.compile says so; None: ask the device
+        self.grouped: bool | None = None  # set by unmask.compile; None means ask the device
         self.run_fn: RunFn = Experts.run  # unmask.compile may set a faster one
 
     def forward(self, x: Tensor, route: Route) -> Tensor:
@@ -115,7 +115,7 @@ class Experts(nn.Module):
 
 
 class Mixture(nn.Module):
-    """The experts of a layer, their router, and the expert that every token takes."""
+    """The experts of a layer, their router, and the expert that every token uses."""
 
     def __init__(self, size: int, shape: ExpertShape) -> None:
         super().__init__()
@@ -142,7 +142,7 @@ def mix(x: Tensor, route: Route, experts: int, gate_up: ProductFn, down: Product
     gate, up = gate_up(x[order // count], ends).chunk(2, dim=-1)
     sorted_results = down(F.silu(gate) * up, ends)
     place = torch.empty_like(order).scatter(0, order, torch.arange(len(order), device=x.device))
-    # a sum over a fixed axis, not an index_add: its order never changes
+    # not an index_add, because the order of a sum over a fixed axis never changes
     return (sorted_results[place.view(chosen.shape)].float() * weights[..., None]).sum(1)
 
 
@@ -163,12 +163,12 @@ def grouped_product(weight: Tensor, x: Tensor, ends: Tensor) -> Tensor:
 
 
 def looped_product(weight: Tensor, x: Tensor, ends: Tensor) -> Tensor:
-    """Compute `grouped_product` expert by expert; it waits for the device."""
+    """Compute `grouped_product` expert by expert. This waits for the device."""
     return run_looped(lambda expert, rows: F.linear(rows, weight[expert]), x, ends)
 
 
 def run_looped(product: Callable[[int, Tensor], Tensor], x: Tensor, ends: Tensor) -> Tensor:
-    """Multiply the rows of each expert on their own."""
+    """Multiply the rows of each expert separately."""
     # not as a decorator: that would import the compiler with the package
     looped: Tensor = torch.compiler.disable(_loop)(product, x, ends)  # type: ignore[no-untyped-call, unused-ignore]
     return looped

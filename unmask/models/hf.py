@@ -28,7 +28,7 @@ class HuggingFaceSpecial:
 
 
 class HuggingFaceTokenizer:
-    """A transformers tokenizer behind the interface of the text layer."""
+    """A transformers tokenizer with the interface of the text layer."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, origin: str) -> None:
         self.tokenizer = tokenizer
@@ -43,12 +43,12 @@ class HuggingFaceTokenizer:
         return bool(self.tokenizer.chat_template)
 
     def encode(self, text: str) -> list[int]:
-        """Encode a text; special tokens in it are recognised, none are added."""
+        """Encode a text. Special tokens in it are recognised, but none are added."""
         ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False)
         return ids
 
     def encode_text(self, text: str) -> list[int]:
-        """Encode a text as text: where it spells a special token, it holds letters and not that token."""
+        """Encode a text literally. Where it spells a special token, encode its letters instead."""
         ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True)
         return ids
 
@@ -111,7 +111,7 @@ class HuggingFaceLM(nn.Module):
             raise ValueError("a Hugging Face masked LM cannot reuse keys and values; use cache=None")
         if attend is None:
             return self._logits(tokens, torch.ones_like(tokens))[:, window]
-        # families number positions differently; with padding moved last, all start at 0
+        # Families number positions differently. With padding moved to the end, all of them start at 0.
         order = (~attend).to(torch.uint8).argsort(dim=-1, stable=True)
         logits = self._logits(tokens.gather(1, order), attend.gather(1, order).to(tokens.dtype))
         column = order.argsort(dim=-1)[:, window]
@@ -127,7 +127,8 @@ def load_hf(
 ) -> HuggingFaceLM:
     """Load the masked LM and tokenizer of a folder or hub id, "name[@revision]"; never run remote code.
 
-    `stream` equals `generate` only if the tokenizer is prefix-stable: more tokens only extend the text.
+    `stream` equals `generate` only if the tokenizer is prefix-stable, so that more tokens only extend the
+    text.
     """
     try:
         from transformers import AutoModelForMaskedLM, AutoTokenizer

@@ -1,4 +1,4 @@
-"""The layers that all families share. Knows tensors; knows no family, file or cache policy."""
+"""The layers that all families share. They only use tensors and depend on no family, file or cache policy."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from unmask.models.quantized.linear import JoinedQuantized, QuantizedLinear
 from unmask.types import BlockGrid
 
 Rope = tuple[Tensor, Tensor]  # cosine and sine, [1 or B, 1, n, rotated columns of a head / 2] float32
-Store = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]  # fresh keys and values in, all of them out
+Store = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]  # gets new keys and values, and returns all
 LinearFn = Callable[[nn.Module, Tensor], Tensor]  # see `linear`
-PAGE = 64  # columns
+PAGE = 64  # columns of a page of keys and values
 
 
 class Pages(NamedTuple):
-    """Where the keys and values of each row lie in a pool that many rows share, and which a query sees."""
+    """Where a shared pool stores the keys and values of each row, and which of them a query sees."""
 
-    table: Tensor  # [B, P] the pages of a row, in the order of its columns
-    first: Tensor  # [B] the first column of the row that is not padding
-    ends: Tensor  # [B, n] a query sees the columns of its row from the first up to this one, at least one
+    table: Tensor  # [B, P], the pages of each row, in the order of its columns
+    first: Tensor  # [B], the first column of each row that is not padding
+    ends: Tensor  # [B, n], a query sees the columns from `first` up to, but excluding, this one; at least one
 
 
-Mask = Tensor | Pages | None  # which keys each query sees; None: all
+Mask = Tensor | Pages | None  # which keys each query sees; None means all
 AttentionFn = Callable[[Tensor, Tensor, Tensor, Mask], Tensor]  # see `attend`
 
 
@@ -96,15 +96,15 @@ def block_mask(blocks: Tensor, attend: Tensor | None, columns: slice | Tensor) -
     keys = key_mask(attend)
     if attend is None or keys is None:
         return visible
-    # padding sees every key: a query without keys would have an empty softmax
+    # padding sees every key, because a query without keys would have an empty softmax
     return (visible | ~attend[:, None, columns, None]) & keys
 
 
 def gather_pages(key: Tensor, value: Tensor, pages: Pages) -> tuple[Tensor, Tensor, Tensor]:
-    """Return keys and values of the rows, [B, H, N, D] each, from those of a pool, and the mask."""
+    """Gather the rows' keys and values from a pool. Return them, [B, H, N, D] each, and the mask."""
     column = torch.arange(pages.table.shape[1] * PAGE, device=key.device)
     place = pages.table[:, column // PAGE] * PAGE + column % PAGE
-    # page 0 is blank; behind the last column another row may have left NaN, and zero times NaN is NaN
+    # Read the blank page 0 after the last column, where another row may have left NaN: zero times NaN is NaN.
     place = torch.where(column < pages.ends.amax(1, keepdim=True), place, 0).flatten()
     rows = len(pages.table)
     key, value = (
@@ -115,21 +115,21 @@ def gather_pages(key: Tensor, value: Tensor, pages: Pages) -> tuple[Tensor, Tens
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
-    """Attend with queries [B, H, n, D] to keys and values [B, H / groups, N, D]; returns [B, n, H * D].
+    """Attend from queries [B, H, n, D] to keys and values [B, H / groups, N, D]; return [B, n, H * D].
 
     With pages, keys and values are those of a pool, [columns, H / groups, D].
     """
     if isinstance(mask, Pages):
         key, value, mask = gather_pages(key, value, mask)
     groups = query.shape[1] // key.shape[1]
-    if groups > 1:  # enable_gqa would leave the fast kernels when there is a mask
+    if groups > 1:  # with a mask, enable_gqa would not use the fast kernels
         key, value = (t.repeat_interleave(groups, dim=1) for t in (key, value))
     mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
     return mixed.transpose(1, 2).flatten(2)
 
 
 class Joined:
-    """Linear layers with the same input as one matrix, which fills a GPU better when rows are few."""
+    """Linear layers with the same input, joined into one matrix, which uses a GPU better if rows are few."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None, sizes: list[int]) -> None:
         self.weight = weight
@@ -138,7 +138,7 @@ class Joined:
 
     @staticmethod
     def of(*layers: nn.Module) -> Joined | None:
-        """Join plain nn.Linear layers; their weights become views of one matrix. None if one is not plain."""
+        """Join nn.Linear layers, whose weights become views of one matrix. Return None for other layers."""
         plain = [layer for layer in layers if type(layer) is nn.Linear]
         if len(plain) < len(layers):
             return None
@@ -154,7 +154,7 @@ class Joined:
 
 
 def join(*layers: nn.Module) -> Joined | JoinedQuantized | None:
-    """Join layers with the same input, or return None if they cannot be."""
+    """Join layers with the same input, or return None if they cannot be joined."""
     kinds = {type(layer) for layer in layers}
     quantized = [layer for layer in layers if isinstance(layer, QuantizedLinear)]
     return (
@@ -171,10 +171,10 @@ def linear(layer: nn.Module, x: Tensor) -> Tensor:
 
 
 class Attention(nn.Module):
-    """Grouped-query attention. `mask` says who sees whom; without one, everyone sees everyone.
+    """Grouped-query attention. `mask` says which keys a query sees. Without one, it sees all keys.
 
-    `fused` stores queries, keys and values as one matrix. `norm_eps` norms each query and key head before
-    its rotation.
+    `fused` stores the weights of queries, keys and values as one matrix. With `norm_eps`, each query and key
+    head is normed before its rotation.
     """
 
     def __init__(
@@ -200,7 +200,7 @@ class Attention(nn.Module):
             self.query_norm, self.key_norm = (nn.RMSNorm(head_size, eps=norm_eps) for _ in range(2))
         self.fused, self.normed = fused, norm_eps is not None
         self.joined: Joined | JoinedQuantized | None = None
-        self.attention_fn: AttentionFn = attend  # unmask.compile replaces both by faster ones
+        self.attention_fn: AttentionFn = attend  # unmask.compile replaces this and linear_fn with faster ones
         self.linear_fn: LinearFn = linear
 
     def join(self) -> None:
@@ -232,7 +232,7 @@ class Attention(nn.Module):
         return self.linear_fn(self.output, self.attention_fn(query, key, value, mask))
 
     def weights(self, x: Tensor, rope: Rope, mask: Tensor | None) -> Tensor:
-        """Return how much each query looks at each key, averaged over all heads, [B, n, n] float32."""
+        """Return how much each query attends to each key, averaged over all heads, [B, n, n] float32."""
         query, key = (part.float() for part in self.heads(x, rope)[:2])
         key = key.repeat_interleave(query.shape[1] // key.shape[1], dim=1)
         score = query @ key.mT / self.head_size**0.5
@@ -255,10 +255,10 @@ class SwiGLU(nn.Module):
         self.up = nn.Linear(size, hidden, bias=False)
         self.down = nn.Linear(hidden, size, bias=False)
         self.joined: Joined | JoinedQuantized | None = None
-        self.linear_fn: LinearFn = linear  # unmask.compile replaces it by a faster one
+        self.linear_fn: LinearFn = linear  # unmask.compile replaces it with a faster one
 
     def join(self) -> None:
-        """Compute the gate and the gated half in one product from now on."""
+        """Compute the gate and up halves in one product from now on."""
         self.joined = join(self.gate, self.up)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -22,7 +22,7 @@ SUPPORTED = {
     "multi_query_attention": False,
     "block_group_size": 1,
 }
-BLOCK_LENGTH = 64  # the LESS paper's blockwise regime
+BLOCK_LENGTH = 64  # as in the LESS paper's blockwise regime
 
 
 class LLaDA(Trunk):

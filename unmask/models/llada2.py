@@ -1,4 +1,4 @@
-"""LLaDA2.0 and 2.1: experts behind a grouped router, block-causal attention, half of each head rotated."""
+"""LLaDA2.0 and 2.1: experts with a grouped router, block-causal attention, half of each head rotated."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ ROUTING = {
     "score_function",
     "routed_scaling_factor",
     "first_k_dense_replace",
-    # known, and without effect in the released code
+    # known, but without effect in the released code
     "moe_router_enable_expert_bias",
     "norm_topk_prob",
     "router_dtype",
 }
-BLOCK_LENGTH = 32  # of the releases; no config names it
+BLOCK_LENGTH = 32  # block length of the released models; no config names it
 
 
 class LLaDA2(Trunk):
@@ -104,7 +104,7 @@ class LLaDA2(Trunk):
 
 
 def experts_of(config: Mapping[str, object]) -> ExpertShape:
-    """Read the experts and their router; raise unless experts fall into groups of equal size."""
+    """Read the experts and their router. Raise unless the experts form groups of equal size."""
     known_routing(config, ROUTING)
     experts, chosen = expert_count(config)
     for name in ("n_group", "topk_group", "routed_scaling_factor"):

@@ -1,4 +1,4 @@
-"""LLaDA-MoE: Qwen's tensor names, LLaDA's ways: state i predicts column i, and positions count padding."""
+"""LLaDA-MoE: Qwen's tensor names. As in LLaDA, state i predicts column i, and positions count padding."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ ROUTING = {
     "shared_expert_intermediate_size",
     "moe_layer_freq",
     "moe_router_enable_expert_bias",
-    # known, and without effect in the released code
+    # known, but without effect in the released code
     "moe_router_score_function",
     "routed_scaling_factor",
     "norm_topk_prob",

@@ -63,7 +63,7 @@ class Qwen(Trunk):
     qkv_bias: ClassVar[bool] = False
     qk_norm: ClassVar[bool] = True
     mixture: ClassVar[bool] = False  # experts in place of the MLP
-    longest: ClassVar[int] = 32768  # positions, if the config does not say
+    longest: ClassVar[int] = 32768  # most positions, if the config does not say
 
     def __init__(self, config: Mapping[str, object]) -> None:
         require(config, SUPPORTED)
@@ -123,7 +123,7 @@ class ShiftedQwen(Qwen):
         attend = attend[:, max(window.start - 1, 0) : window.stop - 1]
         if window.start == 0:
             attend = F.pad(attend, (1, 0), value=True)
-        # nor has a row's first real column
+        # a row's first real column has no predecessor either
         return torch.where(attend[..., None], before, own)
 
 

@@ -1,4 +1,4 @@
-"""The transformer that all families share; a family adds its config, positions, names and alignment."""
+"""The transformer that all families share. A family adds its config, positions, names and alignment."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ class Shape:
     qkv_bias: bool
     tied: bool  # the head uses the embedding's weight
     qk_norm: bool = False  # norm every query and key head before its rotation
-    rotated: int | None = None  # the first columns of a head, which turn with the position; None: all
+    rotated: int | None = None  # how many first columns of a head are rotated; None means all
     fused_qkv: bool = False  # one matrix for queries, keys and values
-    experts: ExpertShape | None = None  # in place of the MLP, except in its dense layers
+    experts: ExpertShape | None = None  # experts in place of the MLP, except in the dense layers
 
     def __post_init__(self) -> None:
         if self.head_size < 1 or self.head_size % 2:
@@ -74,26 +74,26 @@ class Shape:
 
     @property
     def rotary_size(self) -> int:
-        """The columns of a head that are rotated."""
+        """Number of columns of a head that are rotated."""
         return self.head_size if self.rotated is None else self.rotated
 
     @property
     def weights(self) -> int:
-        """Count the weights of all matrices."""
+        """Number of weights in all matrices, without those of routers."""
         matrices = 1 if self.tied else 2
         attention = 2 * (self.heads + self.key_heads) * self.head_size
         layers = self.layers * attention + 3 * self.mlp_width(active=False)
         return self.size * (matrices * self.vocab_size + layers)
 
     def mlp_width(self, *, active: bool) -> int:
-        """Add up the hidden widths of all MLPs and experts; `active`: of those that a token takes."""
+        """Add up the hidden widths of all MLPs and experts, or, if `active`, of those that a token uses."""
         if self.experts is None:
             return self.layers * self.mlp_size
         dense = len(self.experts.dense)
         return dense * self.mlp_size + (self.layers - dense) * self.experts.width(active=active)
 
 
-Sum = tuple[Tensor, Tensor]  # the residual stream and the change to be added to it, as RMSNorm takes them
+Sum = tuple[Tensor, Tensor]  # the residual stream and the change to add to it, the inputs of RMSNorm
 
 
 class Stream(NamedTuple):
@@ -144,37 +144,37 @@ class Layer(nn.Module):
         return x, self.mlp(normed)
 
     def attention_weights(self, stream: Stream) -> Tensor:
-        """Return the attention of this layer on its input, [B, n, n] float32."""
+        """Return this layer's attention on its input, averaged over all heads, [B, n, n] float32."""
         assert not isinstance(stream.mask, Pages), "keys in pages are not compared one by one"
         normed = self.attention_norm(stream.x, stream.change)[1]
         return self.attention.weights(normed, stream.rope, stream.mask)
 
 
 class Slot(NamedTuple):
-    """Where a published tensor lies in our state dict: a whole tensor, or an expert's part of a stack."""
+    """The place of a published tensor in our state dict: a whole tensor, or an expert's part of a stack."""
 
     name: str
-    part: tuple[int | slice, ...] = ()  # the index of the part; (): all of it
+    part: tuple[int | slice, ...] = ()  # the index of the part; () means the whole tensor
 
 
 class Trunk(nn.Module):
     """Embedding, layers, norm and head.
 
-    `names` maps published names of modules, or of single tensors, to ours; {} is the layer.
+    `names` maps published names of modules or of single tensors to ours. {} is the number of the layer.
     """
 
     names: ClassVar[dict[str, str]] = {}
-    counts_padding: ClassVar[bool] = True  # in positions; rows with caches of their own must not count it
-    folder: Path | None = None  # where the checkpoint came from
+    counts_padding: ClassVar[bool] = True  # whether positions count padding; caches per row need False
+    folder: Path | None = None  # the folder of the checkpoint
     tokenizer: Tokenizer | None = None
     runner: Runner | None = None  # set by unmask.compile, as is `executor`
-    executor: Callable[..., object] | None = None  # the loop's executor for this model; None: the plain one
+    executor: Callable[..., object] | None = None  # this model's executor; None means the plain one
 
     def __init__(self, config: Mapping[str, object], shape: Shape, info: ModelInfo) -> None:
         super().__init__()
         self.config = dict(config)
         self.shape = shape
-        # may be replaced, e.g. when the tokenizer knows more end tokens
+        # may be replaced, e.g. when the tokenizer has more end tokens
         self.info = replace(info, separable=True)
         sizes = shape.vocab_size, shape.size
         self.embed: nn.Embedding | Int8Embedding = nn.Embedding(*sizes, _weight=_fresh(*sizes))
@@ -184,11 +184,11 @@ class Trunk(nn.Module):
 
     @staticmethod
     def shape_of(config: Mapping[str, object]) -> Shape:
-        """Read the sizes of the family from a config, without building anything."""
+        """Read the sizes of a model from its config, without building it."""
         raise NotImplementedError
 
     def positions(self, tokens: Tensor, attend: Tensor | None) -> Tensor:
-        """Return the position of each column, [1 or B, N]; without padding, of the columns alone."""
+        """Return the position of each column: [B, N] if padding is skipped, else [1, N]."""
         if attend is None or self.counts_padding:
             return torch.arange(tokens.shape[1], device=tokens.device)[None]
         return (attend.cumsum(-1) - 1).masked_fill(~attend, 1)
@@ -207,14 +207,15 @@ class Trunk(nn.Module):
     def shadow_states(self, tokens: Tensor, attend: Tensor | None, window: slice) -> tuple[Tensor, Tensor]:
         """Return the predictions of the window's columns and of their shadows, [B, W, size or V] each.
 
-        A shadow is one more mask token for each window column, at the position whose hidden state predicts
-        the column: its own, or in Dream the one before. It attends to all shadows, and to all real columns
-        but the one that it predicts. Real columns attend to no shadow, but to each other, so a deep layer
-        does hear of a token through other columns, as in WINO. A compiled model runs this as a plain one.
+        A shadow is an additional mask token for each window column, at the position whose hidden state
+        predicts the column. This is its own position, or in Dream the one before. A shadow attends to all
+        shadows, and to all real columns except the one that it predicts. Real columns attend to each other,
+        but to no shadow. So a deep layer can still see a token through other columns, as in WINO. A compiled
+        model runs this uncompiled.
         """
         n, need = tokens.shape[1], self.predicting(window)
         columns = torch.arange(need.start, need.stop, device=tokens.device)[None, :, None]
-        place = self.align(columns, attend, window)[..., 0]  # [1 or B, W], where each shadow stands
+        place = self.align(columns, attend, window)[..., 0]  # [1 or B, W], the place of each shadow
         own_positions = self.positions(tokens, attend)
         doubled = torch.take_along_dim(own_positions, place, dim=1)
         positions = torch.cat([own_positions.expand(len(doubled), -1), doubled], dim=1)
@@ -238,8 +239,8 @@ class Trunk(nn.Module):
     def attention_states(self, tokens: Tensor, attend: Tensor | None, layers: int) -> tuple[Tensor, Tensor]:
         """Return the prediction of each column, [B, N, size or V], and the attention [B, N, N].
 
-        The attention is averaged over all heads of the last layers, in float32. A compiled model runs this
-        as a plain one.
+        The attention is averaged over all heads of the last `layers` layers, in float32. A compiled model
+        runs this uncompiled.
         """
         every = slice(0, tokens.shape[1])
         rope, mask = self.rope(tokens, attend, every), self.mask(tokens, attend, every)
@@ -248,7 +249,7 @@ class Trunk(nn.Module):
         with self.uncompiled():
             for number, layer in enumerate(self.layers):
                 assert isinstance(layer, Layer)
-                if number >= first:  # beside the layer's own attention, which keeps its fast kernel
+                if number >= first:  # a second time, so that the layer itself keeps its fast kernel
                     weights.append(layer.attention_weights(stream))
                 stream = self.through([layer], stream, [None])
             states = self.norm_states((stream.x, stream.change), every, self.predicting(every))
@@ -259,7 +260,7 @@ class Trunk(nn.Module):
         return self.logits(states) if self.head_weight is None else states
 
     def uncompiled(self) -> AbstractContextManager[object]:
-        """Run compiled layers as plain ones: shapes that hardly repeat are not worth a compilation."""
+        """Run compiled layers uncompiled, because shapes that rarely repeat are not worth compiling."""
         return nullcontext() if self.runner is None else torch.compiler.set_stance("force_eager")
 
     def states(self, tokens: Tensor, attend: Tensor | None, need: slice, cache: Cache | None) -> Tensor:
@@ -272,15 +273,15 @@ class Trunk(nn.Module):
         return self.norm_states(stream, columns, need)
 
     def columns(self, tokens: Tensor, need: slice, cache: Cache | None) -> slice:
-        """Return the columns that must run for the states of those in `need`."""
+        """Return the columns that must run to get the states of those in `need`."""
         n = tokens.shape[1]
         if cache is not None:
             return cache.columns(need, n)
-        # on a grid, no column of `need` sees one behind its own block
+        # on a grid, no column of `need` sees a column after its own block
         return slice(0, n if self.info.grid is None else min(n, need.stop + self.info.grid.length - 1))
 
     def norm_states(self, stream: Sum, columns: slice, need: slice) -> Tensor:
-        """Norm what the last layer left of `columns`, for those in `need` alone."""
+        """Norm the last layer's output on `columns`, but only for those in `need`."""
         part = slice(need.start - columns.start, need.stop - columns.start)
         normed: Tensor = self.norm(*(sides[..., part, :] for sides in stream))[1]
         return normed
@@ -316,13 +317,13 @@ class Trunk(nn.Module):
         return rotary(positions, self.shape.rotary_size, self.shape.rope_theta)
 
     def mask(self, tokens: Tensor, attend: Tensor | None, columns: slice | Tensor) -> Tensor | None:
-        """Return which keys the queries of the columns [n] see, [1 or B, 1, 1 or n, N]; None: all."""
+        """Return which keys the queries of the columns [n] see, [1 or B, 1, 1 or n, N], or None for all."""
         if self.info.grid is None:
             return key_mask(attend)
         return block_mask(block_numbers(self.info.grid, tokens, attend), attend, columns)
 
     def enter(self, tokens: Tensor, rope: Rope, mask: Mask) -> Stream:
-        """Embed tokens [B, n]: the input of the first layer."""
+        """Embed tokens [B, n], and return the input of the first layer."""
         change: Tensor = self.embed(tokens).to(self.norm.weight.dtype)
         x = torch.zeros_like(change, dtype=torch.float32)  # adds up too many terms for bfloat16
         return Stream(x, change, rope, mask)
@@ -346,12 +347,12 @@ class Trunk(nn.Module):
         return logits
 
     def needs(self, key: str) -> bool:
-        """Return whether a published tensor is needed; stored rotations and the head of a tie are not."""
+        """Return whether a published tensor is needed. Stored rotations and a tied head are not."""
         spare = self.head is None and _translate(key, self.names) == "head.weight"
         return not spare and not key.endswith("rotary_emb.inv_freq")
 
     def slots(self) -> dict[str, Slot]:
-        """Return where each published tensor lies in the state dict."""
+        """Return the place of each published tensor in the state dict."""
         return {key: slot for name in self.state_dict() for key, slot in self.published(name).items()}
 
     def published(self, name: str) -> dict[str, Slot]:
@@ -369,7 +370,7 @@ class Trunk(nn.Module):
         }
 
     def publish(self, name: str) -> str:
-        """Return the published name of one of our tensors; of stacked experts, of all of them together."""
+        """Return the published name of one of our tensors. Stacked experts share one name."""
         return _translate(name, {ours: published for published, ours in self.names.items()})
 
 
@@ -384,13 +385,13 @@ def shadow_mask(n: int, window: slice, attend: Tensor | None, device: torch.devi
 
 
 def _fresh(rows: int, columns: int) -> Tensor:
-    """A random matrix; on `meta`, where drawing one would import half of torch, only its shape."""
+    """Return a random matrix, or an empty one on `meta`, where drawing would import half of torch."""
     weight = torch.empty(rows, columns)
     return weight if weight.is_meta else weight.normal_()
 
 
 def _translate(key: str, names: Mapping[str, str]) -> str:
-    """`key` renamed by the table, as a whole or its module alone; the layer number and the last part stay."""
+    """Rename a key by the table, as a whole or only its module. The number of the layer stays."""
     layer = re.search(r"(?<=\.)\d+(?=\.)", key)
     template = key if layer is None else f"{key[: layer.start()]}{{}}{key[layer.end() :]}"
     number = layer and layer.group()

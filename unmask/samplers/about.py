@@ -1,4 +1,4 @@
-"""Words about a sampler: its group, a sentence, when to use it, and a line on every field."""
+"""The description of a sampler: its group, a sentence, when to use it, and a line about every field."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ OTHERS = "others"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class About:
-    """Words about a sampler, from the docstrings of its classes and the sentence of its preset.
+    """The description of a sampler, from the docstrings of its classes and the sentence of its preset.
 
     Attributes:
-        group: The group of presets that it belongs to; "others" for a sampler of your own.
-        summary: What it does, a sentence.
-        use: When to use it; "" if its class does not say so.
-        fields: A line on every field that can be set, by name; "" if its class does not explain it.
+        group: The group of presets that it belongs to, or "others" for your own sampler.
+        summary: What it does, in one sentence.
+        use: When to use it, or "" if its class does not say so.
+        fields: A line about every field that can be set, by name, or "" if its class does not explain it.
     """
 
     group: str
@@ -31,7 +31,7 @@ class About:
 
 
 def about(name: str, sampler: Sampler) -> About:
-    """Return the words about the sampler of this name, which may have other fields than its preset."""
+    """Return the description of a sampler with this name. Its fields may differ from those of the preset."""
     lines: dict[str, str] = {}
     for layer in reversed(list(layers(sampler))):  # an outer sampler explains its own fields
         lines |= field_lines(type(layer))

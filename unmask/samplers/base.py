@@ -1,4 +1,4 @@
-"""Base: the fixed-budget samplers of LLaDA and Dream. The schedule sets how many, the order which."""
+"""Base: the fixed-budget samplers of LLaDA and Dream. The schedule sets how many commit, the order which."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from unmask.errors import at_least, id_tuple, one_of
 from unmask.samplers import policies, signals
 from unmask.types import Decision, Needs, Observation, Prediction
 
-MAX_DEMOTED = 256  # every step visits each of them
+MAX_DEMOTED = 256  # every step loops over them
 Order = Literal["confidence", "margin", "entropy", "random", "origin", "left"]
 
 
@@ -22,23 +22,23 @@ Order = Literal["confidence", "margin", "entropy", "random", "origin", "left"]
 class Base:
     """Commit the best positions in every step, as many as the schedule's quota.
 
-    Use it as the reference of quality, or where a budget of forwards must hold: it takes `steps` exactly.
+    Use it as the reference for quality, or if the number of forwards is fixed: it takes exactly `steps`.
 
     LLaDA's `low_confidence` and Dream's `maskgit_plus` are order="confidence", Dream's `topk_margin` is
     "margin".
 
     Attributes:
         order: Which positions are best: "confidence", "margin" (top-1 minus top-2 probability), "entropy"
-            (the lowest), or "random". "origin" commits each position with the probability that the schedule
-            sets.
-        order_temperature: Rank by draws from softmax(score / this), Dream's alg_temp; >= 0, 0: rank by the
-            score itself.
-        temperature: Temperature of the distribution that is scored; >= 0, 0: the model's own. `generate` sets
-            it for Dream, which ranks positions after temperature, top-p and top-k.
-        top_p: Score the nucleus of this mass alone; above 0, at most 1, which is everything.
-        top_k: Score this many tokens alone; 0: all.
-        demoted_ids: Positions that would take one of these tokens rank last, LLaDA's confidence_eos_eot_inf;
-            at most 256.
+            (the lowest), "left" (the first masks), or "random". "origin" commits each position with the
+            probability that the schedule sets.
+        order_temperature: Rank by draws from softmax(score / this), Dream's alg_temp; >= 0. 0 means that
+            positions rank by the score itself.
+        temperature: Temperature of the distribution that is scored; >= 0. 0 leaves it unchanged. `generate`
+            sets it for Dream, which ranks positions after temperature, top-p and top-k.
+        top_p: Score only the nucleus of this mass; above 0 and at most 1, which is everything.
+        top_k: Score only this many of the most likely tokens. 0 means all.
+        demoted_ids: Tokens without probability in the scored distribution, so that by confidence their
+            positions rank last (LLaDA's confidence_eos_eot_inf); at most 256.
     """
 
     order: Order = "confidence"

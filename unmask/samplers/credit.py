@@ -1,12 +1,13 @@
 """Credit: a token that keeps winning earns credit, which raises its logit (CreditDecoding, arXiv:2510.06133).
 
 In every step a position's winner earns confidence ** power, and older credit decays. The fused logit of a
-token is its logit + weight * ln(1 + credit). A position is committed if its fused winner is confident enough,
-or else the best one is, and always with the fused winner, whatever the temperature.
+token is its logit + weight * ln(1 + credit). A position is committed if its fused winner is confident enough.
+If there is none, the best position is committed. The token is always the fused winner, whatever the
+temperature.
 
-Only tokens that have won have credit, so a few pairs (token, credit) stand for a whole vocabulary. The fused
-winner is one of them, because the winner of this step is. The released code never commits the mask token.
-Here a run bans it by default.
+Only tokens that have won have credit, so a few pairs (token, credit) represent the whole vocabulary. The
+fused winner is always among them, because the winner of this step is. The released code never commits the
+mask token. Here a run bans it by default.
 """
 
 from __future__ import annotations
@@ -20,17 +21,17 @@ from unmask.errors import FieldError, finite, probability, whole
 from unmask.samplers import signals
 from unmask.types import Decision, Needs, Observation, Prediction
 
-MOST_CREDITS = 32  # more logits than these are not cheaper than all of them
-NEAR = 1e-5  # fused confidences this close to the best one are committed with it, as released
-NONE = -1  # id of a pair that no token has taken
+MOST_CREDITS = 32  # computing more logits than this is no cheaper than computing all
+NEAR = 1e-5  # fused confidences this close to the best one are committed with it, as in the released code
+NONE = -1  # id of an unused pair
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credit:
     """Commit positions that are confident once their earlier winners are credited, or else the best one.
 
-    Use it to compare with CreditDecoding: it sees that a token keeps winning before its confidence is high.
-    On the small models it is as fast as `first-mask` at its authors' settings, but less accurate
+    Use it to compare with CreditDecoding, which sees that a token keeps winning before its confidence is
+    high. On the small models it is as fast as `first-mask` at its authors' settings, but less accurate
     (docs/choosing.md).
 
     Attributes:
@@ -38,7 +39,7 @@ class Credit:
         weight: How much credit adds to a logit, alpha in the paper; >= 0.
         power: A win earns confidence ** power, gamma in the paper; >= 0.
         decay: Share of a credit that the next step keeps, beta in the paper; 0 to 1.
-        credits: Tokens remembered per position, 1 to 32; one more displaces the one with the least credit.
+        credits: Tokens remembered per position, 1 to 32. A new one replaces the one with the least credit.
     """
 
     min_confidence: float = 0.9

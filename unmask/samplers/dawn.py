@@ -1,7 +1,7 @@
 """DAWN: commit positions together only if they do not attend to each other (arXiv:2602.06953).
 
-The released code conflicts with positions that are both sure and induced, where the text says "or"; so does
-this. It does not overwrite the first token of the prompt, as the released code does in some steps.
+As in the released code, a less sure position must not attend to one that is both sure and induced. The paper
+says "sure or induced". Unlike the released code, this one never overwrites the first token of the prompt.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from unmask.types import Attention, Decision, Needs, Observation
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dawn:
-    """Commit sure positions, those that attend to a sure token, and less sure ones apart from each other.
+    """Commit sure positions, those that attend to a sure token, and others that do not attend to each other.
 
-    Use it to compare with DAWN on a model that shows its attention; not with a cache, with guidance or in the
-    server. On the small models it is as fast as `first-mask` at its authors' settings, but less accurate
-    (docs/choosing.md).
+    Use it to compare with DAWN on a model that returns its attention. It does not work with a cache, with
+    guidance or in the server. On the small models it is as fast as `first-mask` at its authors' settings, but
+    less accurate (docs/choosing.md).
 
     Attributes:
         min_confidence: Least confidence of a sure position or token, 0 to 1.
         induced_confidence: Least confidence of a position that attends to a sure token, 0 to 1.
-        low_confidence: Least confidence of the other positions, of which no two commit that attend to each
-            other, 0 to 1.
+        low_confidence: Least confidence of the other positions, 0 to 1. Two of them commit together only if
+            neither attends to the other.
         sink: Ignore columns that get more attention than this on average, 0 to 1.
         edge: Attention that makes one column depend on another, 0 to 1.
-        layers: Last layers whose attention is averaged, >= 1.
+        layers: Number of last layers whose attention is averaged, >= 1.
     """
 
     min_confidence: float = 0.9

@@ -1,4 +1,4 @@
-"""Editing: fill masks by confidence, and rewrite tokens of the block that the model now sees otherwise."""
+"""Editing: fill masks by confidence, and rewrite tokens of the block where the model changed its mind."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ class Editing:
 
     Use it for models that were trained to correct themselves.
 
-    A block without masks goes on until a step changes nothing.
+    A block without masks continues until a step changes nothing.
 
     Attributes:
         min_confidence: A mask is filled above this confidence, not at it.
-        edit_confidence: A written token is replaced by another one above this confidence; 0: always.
-        at_least: Masks to fill in every step.
+        edit_confidence: A written token is replaced by another one above this confidence. 0 means always.
+        at_least: Fewest masks to fill in every step, >= 1.
         max_post_steps: Steps that a block without masks may still take.
     """
 

@@ -1,7 +1,7 @@
 """The end rule around any sampler: an end token waits for every mask before it.
 
-Canvases are longer than texts and filled with end tokens, which a model predicts with confidence long before
-it knows the text. Written early, they cut the text short.
+A canvas is longer than its text, and end tokens fill the rest. A model predicts them with confidence long
+before it knows the text. An end token that is written early cuts the text short.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ from unmask.types import Decision, Needs, Observation
 class EndLast(Wrapper):
     """Commit an end token only when everything masked before it is committed already or in the same step.
 
-    Use it around a rule that ends its texts too early; end_tokens="last" of a configuration does the same.
+    Use it around a rule that ends its texts too early. The setting
+    end_tokens="last" of a configuration does the same.
 
-    The sampler is asked twice: as usual, and with the early end tokens hidden. The first answer says which
-    end tokens it accepts, the second one what it commits in their place.
+    The sampler is asked twice: as usual, and with the positions of early end tokens hidden. The first answer
+    says which end tokens it accepts, the second what it commits in their place.
 
     Attributes:
         sampler: The sampler whose end tokens wait.
@@ -47,7 +48,8 @@ class EndLast(Wrapper):
             left = left | second.revoke
         blocked = is_any(tokens, obs.eos_ids) & _behind(left)
         commit = wanted & ~blocked
-        stuck = (second.commit & obs.masked).any(-1) & ~commit.any(-1)  # it wrote other tokens than at first
+        # the second answer chose other tokens than the first
+        stuck = (second.commit & obs.masked).any(-1) & ~commit.any(-1)
         eligible = (second.eligible & ~early | first.eligible & early) & ~blocked
         return replace(
             second,

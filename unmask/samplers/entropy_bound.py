@@ -1,7 +1,7 @@
 """Entropy-bounded sampling: commit low-entropy positions while a bound on their joint error holds.
 
-EB-Sampler (arXiv:2505.24857): in order of entropy, the longest prefix whose entropies without the largest add
-up to at most the bound, and at least one position.
+EB-Sampler (arXiv:2505.24857) ranks positions by entropy. It commits the longest prefix whose entropies,
+without the largest, add up to at most the bound. At least one position is committed.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ class EntropyBound:
     Attributes:
         bound: Largest sum of entropies in nats, gamma in EB-Sampler; >= 0. Larger commits more positions at
             once.
-        fallback: What to commit where even the least entropy exceeds the bound: "surest" (the least entropy,
-            as EB-Sampler), "first" (the first mask), or a number n (the least entropy of the first n masks).
+        fallback: What to commit where even the lowest entropy exceeds the bound: "surest" (the lowest
+            entropy, as in EB-Sampler), "first" (the first mask), or a number n (the lowest entropy of the
+            first n masks).
     """
 
     bound: float = 0.1

@@ -11,10 +11,9 @@ from unmask.types import Decision, Needs, Observation
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EntropyThreshold:
-    """Commit every position with at most this entropy, or else the one with the lowest.
+    """Commit every position whose entropy is within a threshold, or else the one with the lowest entropy.
 
-    Use it to compare with d3LLM: a threshold that looks at the whole distribution, not at its best token
-    alone.
+    Use it to compare with d3LLM. Its threshold looks at the whole distribution, not only at the best token.
 
     Attributes:
         max_entropy: Largest entropy in nats, >= 0. Larger is faster and less accurate.

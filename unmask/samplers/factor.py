@@ -19,7 +19,7 @@ class Factor:
 
     Attributes:
         factor: Larger commits more positions at once; >= 0.
-        last_rank_free: Whether the last masked position needs no test, as in the released code.
+        last_rank_free: Whether the least confident masked position needs no test, as in the released code.
     """
 
     factor: float = 1.0

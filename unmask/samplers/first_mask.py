@@ -1,7 +1,8 @@
 """First mask: commit what is all but certain, or else the first mask, and no end token before its turn.
 
-Confidence order spends a step on a token that was nearly settled anyway; the first mask settles what follows
-it. End tokens are confident long before the text is written, so they wait for the masks to their left.
+Ordering by confidence spends a step on a token that was nearly settled anyway. The first mask settles what
+follows it. End tokens are confident long before the text is written, so they wait for the masks to their
+left.
 
 Every step commits at least one position, and a position is revoked at most once per block. A block of W masks
 therefore takes at most 2 W steps.
@@ -28,21 +29,21 @@ TOP_K = 8  # candidates that the JSD compares
 class FirstMask:
     """Commit every confident position, or else the first mask; an end token waits for the masks before it.
 
-    Start with it: one setting, no history, and it works in blocks and on full sequences alike. Where the
-    order does not follow the text, as in infilling, use a larger `window`, or the sampler `threshold`.
+    Start with it: it has one main setting, keeps no history, and works in blocks and on full sequences. Where
+    the order does not follow the text, as in infilling, use a larger `window`, or the sampler `threshold`.
 
     Attributes:
-        min_confidence: Least probability of the most likely token of a position that commits wherever it
-            stands, 0 to 1.
-        window: The fallback takes the most confident of this many first masks, >= 1; 1: the first.
-        along: Test that lets the first mask commit together with confident positions: "confidence" or "jsd";
-            None: it never does.
-        along_confidence: With along="confidence": least confidence of a first mask that goes along, 0 to 1;
-            0: always.
-        along_jsd: With along="jsd": largest Jensen-Shannon divergence from the last step of a first mask that
-            goes along, >= 0.
-        revoke_below: Mask a token of the block again, once, if its probability falls below this, 0 to 1; 0:
-            never.
+        min_confidence: Least probability of the most likely token of a position that commits wherever it is,
+            0 to 1.
+        window: The fallback commits the most confident of this many first masks, >= 1.
+        along: Test that lets the first mask commit together with confident positions: "confidence" or "jsd".
+            None means that it never does.
+        along_confidence: Least confidence of a first mask that commits with others if along="confidence", 0
+            to 1. 0 means always.
+        along_jsd: Largest Jensen-Shannon divergence from the last step of a first mask that commits with
+            others if along="jsd", >= 0.
+        revoke_below: Mask a token of the block again, once, if its probability falls below this, 0 to 1. 0
+            means never.
     """
 
     min_confidence: float = 0.98
@@ -68,7 +69,7 @@ class FirstMask:
             top_k=TOP_K if jsd else 2,
             lookback=int(jsd),
             gather_logits=jsd,
-            logits=jsd and revoke,  # a revocation reads full logits, which few logits would replace
+            logits=jsd and revoke,  # a revocation reads full logits, which gather_logits alone may not keep
             revoke=revoke,
             carry=int(revoke),
             ends_last=True,

@@ -12,12 +12,12 @@ from torch import Tensor
 
 from unmask.errors import FieldError, whole
 
-NAME = "frequencies"  # of the tensor in a file
-MAX_HEADER = 1 << 20  # bytes of a file's header
+NAME = "frequencies"  # name of the tensor in a file
+MAX_HEADER = 1 << 20  # most bytes of a file's header
 
 
 class TokenFrequency:
-    """The share of each token in a corpus. Two are equal if their numbers are."""
+    """The share of each token in a corpus. Two instances are equal if their numbers are."""
 
     def __init__(self, values: Tensor) -> None:
         if not isinstance(values, Tensor) or values.ndim != 1 or not values.is_floating_point():
@@ -43,7 +43,7 @@ class TokenFrequency:
         counts = torch.bincount(tokens, minlength=vocab_size).clamp(min=1)
         return TokenFrequency(counts.double() / len(tokens))
 
-    # safetensors, written out: the core needs no library but torch
+    # written without the safetensors library, because the core needs only torch
     def save(self, path: str | Path) -> None:
         """Write the frequencies to a safetensors file."""
         entry = {"dtype": "F32", "shape": [len(self)], "data_offsets": [0, len(self._bytes)]}
@@ -88,4 +88,4 @@ class TokenFrequency:
         return f"TokenFrequency({len(self)} tokens, {self.fingerprint})"
 
     def __reduce__(self) -> tuple[type[TokenFrequency], tuple[Tensor]]:
-        return TokenFrequency, (self._values,)  # a copy on a device is not sent along
+        return TokenFrequency, (self._values,)  # copies on devices are not pickled

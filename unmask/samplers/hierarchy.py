@@ -17,7 +17,7 @@ class Hierarchy:
     as `first-mask` at its authors' settings, but less accurate (docs/choosing.md).
 
     Attributes:
-        min_confidence: A position above this confidence commits wherever it stands, 0 to 1.
+        min_confidence: A position above this confidence commits wherever it is, 0 to 1.
         low_confidence: The best position of a run of masks commits above this confidence, 0 to 1.
     """
 

@@ -1,7 +1,7 @@
 """KLASS: commit when confidence is high and the KL divergence between steps stays low (arXiv:2511.05664).
 
-The LLaDA form inside a block, the Dream form on a full sequence: they differ in strictness and fallback, and
-the LLaDA form waits in every block although its divergences reach back into the block before.
+It uses the LLaDA form inside a block and the Dream form on a full sequence. They differ in strictness and
+fallback. The LLaDA form waits in every block, although its divergences reach back into the block before.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Strategy = Literal["all", "max_conf", "min_kl", "random"]
 class KLASS:
     """Commit confident positions whose prediction has hardly changed for `history` steps.
 
-    Use it to compare with KLASS; a stricter confidence alone buys more on the small models
+    Use it to compare with KLASS. A stricter confidence alone gains more on the small models
     (docs/choosing.md). It looks at the whole generation, so the cache `dual` does not fit it.
 
     Attributes:
@@ -34,8 +34,8 @@ class KLASS:
         unmask_strategy: Which of the positions that pass are committed: "all", or one of them by "max_conf",
             "min_kl" or "random".
         fallback: What to commit where nothing passes: "surest" (the most confident position), "first" (the
-            first mask), or a number n (the most confident of the first n masks). None: as released, the most
-            confident, as many as the schedule's quota in a block, else one.
+            first mask), or a number n (the most confident of the first n masks). None means the
+            most confident positions, as in the released code: the schedule's quota in a block, else one.
     """
 
     min_confidence: float = 0.9

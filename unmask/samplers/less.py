@@ -22,7 +22,7 @@ Policy = Literal["frontier", "run", "all"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LESS:
-    """Commit a confident token once it has won several steps in a row and its distribution stands still.
+    """Commit a confident token once it has won several steps in a row and its distribution is stable.
 
     Use it for the paper's rule; `first-mask` needs fewer forwards and is more accurate on the small models
     (docs/choosing.md).
@@ -30,25 +30,25 @@ class LESS:
     Every ablation of the paper is this class with other values.
 
     Attributes:
-        min_confidence: Least probability of the most likely token, 0 to 1; c in the paper. 0: not tested.
-        max_jsd: Largest Jensen-Shannon divergence (JSD) from the last step's distribution, from 0, unchanged,
-            to ln 2 = 0.69; d in the paper. inf: not tested.
+        min_confidence: Least probability of the most likely token, 0 to 1; c in the paper. 0 means no test.
+        max_jsd: Largest Jensen-Shannon divergence (JSD) from the last step's distribution, from 0 (unchanged)
+            to ln 2 = 0.69; d in the paper. inf means no test.
         persistence: Steps in a row with the same most likely token, this one included, 1 to 64; P in the
-            paper. 1: not tested.
-        min_margin: Least top-1 minus top-2 probability, 0 to 1; 0: not tested.
+            paper. 1 means no test.
+        min_margin: Least top-1 minus top-2 probability, 0 to 1. 0 means no test.
         top_k: Most likely tokens of each step that the JSD compares, 1 to 1024; K in the paper. Not the
             number of tokens to draw from.
         lookahead: Columns after the first mask in which the policies "frontier" and "run" look for a
             position; W in the paper.
-        patience: Steps in a row that may commit nothing before the fallback acts; 0: none.
+        patience: Steps in a row that may commit nothing before the fallback acts. 0 means none.
         policy: On a full sequence, which eligible positions commit: "frontier" (the first one), "run" (all
             from the first mask up to one that is not eligible, or else the first one) or "all".
         block_policy: The same inside a block.
         fallback: What to commit where nothing passes: "surest" (the most confident position), "first" (the
-            first mask), or a number n (the most confident of the first n masks). None: as the paper, the
-            first mask or, in a block, the schedule's quota of the most confident.
-        exact: Compare true probabilities on both sets of top_k tokens; False: a token outside a set counts as
-            0, as in the released code.
+            first mask), or a number n (the most confident of the first n masks). None means as in the
+            paper: the first mask, or in a block the schedule's quota of the most confident positions.
+        exact: Compare true probabilities on both sets of top_k tokens. If False, a token outside a set counts
+            as 0, as in the released code.
     """
 
     min_confidence: float = 0.75

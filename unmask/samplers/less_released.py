@@ -17,30 +17,30 @@ from unmask.errors import at_least, probability, whole
 from unmask.samplers import policies, signals
 from unmask.types import MAX_LOOKBACK, MAX_TOP_K, Decision, Needs, Observation
 
-FIRST_DRIFT = 1.0  # stands for "no earlier step"; a threshold of 1 lets it pass
+FIRST_DRIFT = 1.0  # JSD of a step without an earlier one; a max_jsd of 1 lets it pass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LESSReleased:
-    """Commit as the released code of LESS does, with thresholds of its own for the end token.
+    """Commit as the released code of LESS does, with separate thresholds for the end token.
 
     Use it to compare with the authors' numbers; docs/fidelity.md lists how it differs from `less`.
 
     Attributes:
         min_confidence: Least probability of the most likely token, 0 to 1.
         max_jsd: Largest Jensen-Shannon divergence from the last step's distribution, from 0 to ln 2 = 0.69;
-            inf: no limit.
+            inf means no limit.
         persistence: Earlier steps that must have the same most likely token, 1 to 64; this step is not
             counted.
         top_k: Most likely tokens of each step that the JSD compares, 1 to 1024. Not the number of tokens to
             draw from.
         lookahead: On a full sequence, columns after the first mask in which a position may commit ahead of
             it.
-        patience: On a full sequence, commits in a row ahead of the first mask before it is forced.
-        end_floor: Least confidence of an end token on a full sequence, 0 to 1: it needs max(end_floor,
-            end_bar - end_slope * share of the budget used).
+        patience: On a full sequence, commits in a row ahead of the first mask before that mask is forced.
+        end_floor: Least confidence of an end token on a full sequence, 0 to 1. An end token needs
+            max(end_floor, end_bar - end_slope * share of the budget used).
         end_bar: Confidence that an end token needs at the start of a run, 0 to 1.
-        end_slope: How far that falls until the end of the run, 0 to 1.
+        end_slope: How far this confidence falls until the end of the run, 0 to 1.
         end_jsd_factor: Share of max_jsd that an end token may reach, 0 to 1.
     """
 

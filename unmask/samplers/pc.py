@@ -25,15 +25,15 @@ FLOOR = 1e-9  # added to a frequency before its logarithm
 class PC:
     """Commit the schedule's quota of the best positions by rarity, confidence and place in the block.
 
-    Use it where texts read from left to right and a forward per token is no problem: the most accurate rule
-    on the small tasks.
+    Use it where texts read from left to right and a forward per token is acceptable. It is the most accurate
+    rule on the small tasks.
 
     Attributes:
-        position_weight: How fast a score falls to the right, lambda in the paper; >= 0, 0: the place does not
-            count.
+        position_weight: How fast a score falls to the right, lambda in the paper; >= 0. 0 means that the
+            place does not count.
         max_score: The most that a rare token can score, alpha in the paper; above 0.
-        frequencies: How common each token is in a corpus; None: all are equally common, so confidence and
-            place decide.
+        frequencies: How common each token is in a corpus. None means that all are equally common, so that
+            confidence and place decide.
     """
 
     position_weight: float = 0.25
@@ -55,13 +55,13 @@ class PC:
         confidence = signals.probability(obs.now, obs.drawn)
         value = (confidence * self.information(obs)).clamp(max=self.max_score)
         decay = self.position_weight * torch.arange(value.shape[-1], device=value.device)
-        # ranked by the logarithm: far to the right the score itself is 0
+        # rank by the logarithm, because far to the right the score itself is rounded to 0
         commit = policies.best(value.log() - decay, obs.active, obs.quota)
         shown = {"score": value * (-decay).exp(), "confidence": confidence}
         return Decision(commit, commit, torch.zeros_like(obs.seen, dtype=torch.bool), signals=shown)
 
     def information(self, obs: Observation) -> Tensor | float:
-        """Return -ln of the frequency of each token to be written, [B, W], or of all tokens."""
+        """Return -ln of the frequency of each token to write, [B, W], or one number for all tokens."""
         vocabulary = obs.now.full_logits.shape[-1]
         if self.frequencies is None:
             return -math.log(1 / vocabulary + FLOOR)

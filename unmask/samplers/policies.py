@@ -1,4 +1,4 @@
-"""Unmasking policies: which of the eligible positions to commit. Pure, bool [B, W] in and out."""
+"""Unmasking policies: which of the eligible positions to commit. Pure functions of tensors [B, W]."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from torch import Tensor
 
 from unmask.errors import FieldError, whole
 
-# where nothing passes: the surest position, the first mask, or the surest of the first n masks
+# what to commit where nothing passes: the surest position, the first mask, or the surest of the first n masks
 Fallback = Literal["surest", "first"] | int
 
-# Up to this many columns, scores are compared pair by pair: torch.compile needs a minute for a sort, but
-# a second for comparisons. Beyond, all pairs would take too much memory.
+# Up to this many columns, scores are compared pair by pair, because torch.compile needs a minute for a sort
+# but only a second for comparisons. With more columns, all pairs would need too much memory.
 MOST_COMPARED = 1024
 
 
@@ -40,8 +40,8 @@ def frontier_run(eligible: Tensor, active: Tensor) -> Tensor:
 
 
 def ends_last(commit: Tensor, active: Tensor, is_end: Tensor) -> Tensor:
-    """Return the commits without end tokens that would leave an active position to their left."""
-    # no end token that is left out makes another one illegal: the position that bars it bars all to its right
+    """Return the commits without the end tokens that would still have an active position to their left."""
+    # one pass is enough: a position that rules out an end token rules out every one to its right
     return commit & ~(is_end & ((active & ~commit).cumsum(-1) > 0))
 
 
@@ -67,7 +67,7 @@ def fallback(score: Tensor, active: Tensor, choice: Fallback) -> Tensor:
 
 
 def check_fallback(choice: object) -> None:
-    """Raise unless `fallback` takes this choice."""
+    """Raise unless `fallback` accepts this choice."""
     if choice in ("surest", "first"):
         return
     if isinstance(choice, bool) or not isinstance(choice, int):
@@ -77,7 +77,7 @@ def check_fallback(choice: object) -> None:
 
 
 def apart(score: Tensor, candidates: Tensor, conflict: Tensor) -> Tensor:
-    """Return the candidates taken best first, ties left first, without two in conflict.
+    """Return candidates of which no two are in conflict, taken best first; ties go left.
 
     `conflict` [B, W, W] bool is symmetric; its diagonal does not matter.
     """
@@ -87,9 +87,9 @@ def apart(score: Tensor, candidates: Tensor, conflict: Tensor) -> Tensor:
 
 
 def _take_in_rounds(candidates: Tensor, conflict: Tensor, prevents: Tensor) -> Tensor:
-    """Take every candidate i without an undecided j that prevents it [b, i, j], and drop those in conflict.
+    """In each round, take every candidate i that no undecided j prevents, and drop those in conflict with it.
 
-    Each round but the last takes and drops at least one.
+    `prevents` [b, i, j] means that j goes before i. Each round but the last takes and drops at least one.
     """
     taken, undecided, width = torch.zeros_like(candidates), candidates, candidates.shape[-1]
     for _ in range((width + 1) // 2):
@@ -112,7 +112,7 @@ _take_apart.register_fake(lambda candidates, conflict, prevents: torch.empty_lik
 
 
 def ranks(score: Tensor, among: Tensor) -> Tensor:
-    """Return how many of `among` rank before each position, best score first, ties left first, [B, W]."""
+    """Return how many of `among` rank before each position, [B, W]. The best score is first; ties go left."""
     if score.shape[-1] > MOST_COMPARED:
         return _ranks_by_sorting(score, among)
     column = torch.arange(score.shape[-1], device=score.device)

@@ -19,9 +19,9 @@ class Preset:
     """A preset file's content: a sampler's name and the fields that it changes.
 
     Attributes:
-        sampler: A name that is known; a preset file never makes another file run.
-        fields: Values by field of the sampler.
-        about: A text for readers; nothing reads it.
+        sampler: The name of a known sampler, not of a file, because reading a preset must not run code.
+        fields: The changed values, by field of the sampler.
+        about: A note for people; no code reads it.
     """
 
     sampler: str

@@ -1,7 +1,7 @@
 """Prophet: decode everything at once when the top-2 logit gap is wide enough (arXiv:2508.19982).
 
 With `answer_start` it is the official LLaDA form: the mean gap over a fixed answer region, cut at the end of
-the generation. Without, it is the full-sequence form: the mean gap over all masked positions, provided that
+the generation. Otherwise it is the full-sequence form: the mean gap over all masked positions, provided that
 no masked argmax has changed since the last step.
 """
 
@@ -17,7 +17,7 @@ from unmask.samplers import signals
 from unmask.samplers.base import Base
 from unmask.types import Decision, Needs, Observation
 
-ANSWER_LENGTH = 5  # fixed in the released code, whatever its option says
+ANSWER_LENGTH = 5  # fixed in the released code, which ignores its own option
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,8 +32,8 @@ class Prophet:
             0.
         mid: The same in the second third.
         late: The same in the last third.
-        answer_start: Offset of the answer in the generation, whose gap counts; None: all masks count, and no
-            masked winner may have changed in the step.
+        answer_start: Offset of the answer in the generation; only its gap counts. None means that all masks
+            count, and that no masked winner may have changed in the step.
         answer_length: Columns of the answer, >= 1; only with answer_start.
         base: The fixed schedule that decodes until then.
     """

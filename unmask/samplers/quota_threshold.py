@@ -22,10 +22,10 @@ class QuotaThreshold:
 
     Attributes:
         min_confidence: A position passes above this confidence, not at it.
-        at_least: Positions to commit in every step; None is the schedule's quota, and at least one.
-        temperature: Divides the logits before the confidence is read; 0 leaves them as they are.
-        top_p: Keeps the smallest set of tokens whose probability reaches this.
-        top_k: Keeps this many tokens; 0 keeps all.
+        at_least: Fewest positions to commit in every step. None means the schedule's quota, and at least one.
+        temperature: Divides the logits before the confidence is computed. 0 leaves them unchanged.
+        top_p: Keeps the smallest set of tokens whose total probability reaches this.
+        top_k: Keeps this many of the most likely tokens. 0 keeps all.
     """
 
     min_confidence: float = 0.95
@@ -42,7 +42,7 @@ class QuotaThreshold:
 
     @property
     def scores(self) -> Base:
-        """Reads the confidence as the fixed schedule does."""
+        """The sampler `base`, which computes the confidence."""
         return Base(temperature=self.temperature, top_p=self.top_p, top_k=self.top_k)
 
     @property

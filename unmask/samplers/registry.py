@@ -14,7 +14,7 @@ from unmask.samplers.wrapper import change, settings
 from unmask.types import Sampler
 
 logger = logging.getLogger(__name__)
-GROUP = "unmask.samplers"  # of entry points
+GROUP = "unmask.samplers"  # group of the entry points
 PRESET_FILE = ".json"
 SAMPLERS: dict[str, Sampler] = {}  # filled by unmask/samplers/__init__.py and register_sampler
 _own: set[str] = set()  # names that users registered
@@ -23,8 +23,8 @@ _own: set[str] = set()  # names that users registered
 def make_sampler(name: str, **changes: Any) -> Sampler:
     """Return the sampler of this name, with some fields changed.
 
-    A name is that of a preset, of a registered sampler or of an entry point, a preset file FILE.json, or
-    FILE.py:Class, whose file is then run.
+    A name is that of a preset, a registered sampler or an entry point. It may also be a preset file FILE.json
+    or FILE.py:Class, which runs the file.
     """
     preset = find_sampler(name)
     check_fields(name, preset, changes)
@@ -50,7 +50,7 @@ def as_sampler(sampler: str | Sampler) -> Sampler:
 
 
 def find_sampler(name: str) -> Sampler:
-    """Return the sampler of a name, of a preset file FILE.json, or of FILE.py:Class, which is then run.
+    """Return the sampler of a name, of a preset file FILE.json, or of FILE.py:Class, which runs the file.
 
     For names from a network, use `known_sampler`, which opens no files.
     """
@@ -83,7 +83,7 @@ def all_samplers() -> dict[str, Sampler]:
 
 
 def check_name(name: str, names: Iterable[str]) -> None:
-    """Raise unless a sampler has this name; suggest one that is spelled alike."""
+    """Raise unless a sampler has this name; suggest one with a similar spelling."""
     if name in (choices := sorted(names)):
         return
     near = nearest(name, choices)

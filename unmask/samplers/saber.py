@@ -6,7 +6,7 @@ positions are masked again: those whose confidence rose least since the last ste
 Fewer are masked than committed, so a block of n masks is complete after n steps at most.
 
 When fewer than `number` masks are left, the released code also overwrites committed tokens, even outside the
-block. This one does not. Its threshold and its changes start anew in every block.
+block. This one does not. Its threshold and its changes start again in every block.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from unmask.errors import whole
 from unmask.samplers import policies, signals
 from unmask.types import Decision, Needs, Observation
 
-NEVER = -1.0  # in place of the confidence of a position that was never committed
-SHARE = 8  # of every 8 commits one returns to the mask
+NEVER = -1.0  # stands in for the confidence of a position that was never committed
+SHARE = 8  # one of every 8 commits is masked again
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Saber:
-    """Commit what is more confident than earlier commits were; mask again what gained least confidence.
+    """Commit what is more confident than earlier commits; mask again what gained the least confidence.
 
-    Use it to compare with Saber; it gains over `base` on mini-dream and loses on mini-llada
+    Use it to compare with Saber. It is better than `base` on mini-dream and worse on mini-llada
     (docs/choosing.md).
 
     Attributes:
         number: Fewest positions chosen per step, n in the paper; >= 1. One of every 8 chosen, and at least n
-            // 2, returns to the mask.
+            // 2, is masked again.
     """
 
     number: int = 2
@@ -73,12 +73,12 @@ class Saber:
         """Return the mean confidence of the commits so far, 1 before the first, [B, 1] float64."""
         known = committed != NEVER
         count = known.sum(-1, keepdim=True)
-        # in float64 the sum does not depend on its order, so not on the batch
+        # in float64 the sum does not depend on its order, and so not on the batch
         mean = torch.where(known, committed.double(), 0).sum(-1, keepdim=True) / count.clamp(min=1)
         return mean.masked_fill(count == 0, 1)
 
     def returns(self, chosen: Tensor, active: Tensor) -> Tensor:
-        """Return how many positions go back to the mask, none if no mask is left, [B]."""
+        """Return how many positions to mask again, [B]. It is 0 if the step leaves no mask."""
         count, masks = chosen.sum(-1), active.sum(-1)
         wanted = (-(-count // SHARE)).clamp(min=self.number // 2)
         return torch.minimum(wanted, count - 1).masked_fill(count == masks, 0)

@@ -43,7 +43,7 @@ def entropy(prediction: Prediction) -> Tensor:
 def persistence(obs: Observation, length: int) -> Tensor:
     """Return whether the top-1 token was the same in the last `length` observations (LESS Eq. persist).
 
-    This observation counts. False with too little history.
+    This observation counts as one. The result is False with too little history.
     """
     steady = (obs.seen >= length - 1)[:, None].expand_as(obs.active)
     for before in obs.past[: length - 1]:
@@ -69,8 +69,8 @@ def kl_step(obs: Observation) -> Tensor:
 def jsd(p: Prediction, q: Prediction, *, exact: bool = True) -> Tensor:
     """Return the Jensen-Shannon divergence on the union of both top-K sets and a residual bin, in [0, ln 2].
 
-    exact: both sides keep their true mass on the union, which needs logits of both. Otherwise each side
-    knows only its own top-K and counts 0 for the other's candidates, as the released code does.
+    With `exact`, both sides keep their true mass on the union, which needs the logits of both. Otherwise each
+    side has only its own top-K and counts 0 for the other's candidates, as the released code does.
     """
     same = p.top_ids[..., :, None] == q.top_ids[..., None, :]  # [B, W, K, K]
     only_q = ~same.any(-2)  # candidates of q that p's top-K lacks
@@ -92,7 +92,7 @@ def _mass_at(q: Prediction, p: Prediction, same: Tensor) -> Tensor:
         return (q.full_logits.gather(-1, p.top_ids) - q.lse[..., None]).exp()
     own = torch.where(same, q.top_logits[..., None, :], -torch.inf).amax(-1)
     logits = torch.where(same.any(-1), own, q.hidden.logits_of(p.top_ids))
-    # only a ban makes a logit -inf, and the ban held for q too, but its head does not know it
+    # only a ban makes a logit -inf, and it held for q too, but logits computed again from q's head lack it
     logits = logits.masked_fill(p.top_logits == -torch.inf, -torch.inf)
     return (logits - q.lse[..., None]).exp()
 
@@ -117,7 +117,7 @@ def _entropy(logits: Tensor) -> Tensor:
 
 def _kl(p_logits: Tensor, q_logits: Tensor) -> Tensor:
     p, q = p_logits.float().softmax(-1), q_logits.float().softmax(-1)
-    # one logarithm of the ratio; in place, because on a CPU new memory costs more than arithmetic
+    # take one logarithm of the ratio, in place: on a CPU, new memory costs more than arithmetic
     ratio = (p + KL_FLOOR).div_(q.add_(KL_FLOOR))
     return ratio.log_().mul_(p).sum(-1).clamp(min=0)
 

@@ -23,13 +23,13 @@ NARROWEST = 2
 class Spaced(Wrapper):
     """Keep only those commits that are `gap` columns apart, the most confident first.
 
-    Use it if tokens that are committed together contradict each other; it costs forwards. `min_gap` of a
-    configuration does the same.
+    Use it if tokens that are committed together contradict each other. It costs forwards. The setting
+    `min_gap` of a configuration does the same.
 
     Attributes:
         sampler: The sampler whose commits are filtered.
-        gap: Least distance of two commits of one step in columns, >= 1; None: as DUS, 8 times the masked
-            share of the window, at least 2.
+        gap: Least distance of two commits of one step in columns, >= 1. None means 8 times the masked
+            share of the window, at least 2, as in DUS.
     """
 
     gap: int | None = None

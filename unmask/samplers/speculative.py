@@ -25,9 +25,9 @@ class Speculative(Wrapper):
 
     Attributes:
         sampler: The sampler that decides every step.
-        rows: Rows of a forward for each text, 2 to 64: the real canvas and guesses of the next ones.
+        rows: Rows per text in a forward, 2 to 64: the real canvas and guesses of the next ones.
         guess: The masks that a guess fills: "surest" (the most confident) or "first".
-        partial: Whether to take a guessed part of a decision alone (FreeDave++); steps may then differ.
+        partial: Whether to commit only the guessed part of a decision (FreeDave++). Steps may then differ.
     """
 
     rows: int = 4

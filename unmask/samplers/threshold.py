@@ -11,7 +11,7 @@ from unmask.types import Decision, Needs, Observation
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Threshold:
-    """Commit every position with at least this confidence, or else one.
+    """Commit every position whose confidence reaches a threshold, or else one.
 
     Use it for a fast rule without a history and with one number to tune, also where the order does not follow
     the text.

@@ -17,20 +17,20 @@ from unmask.types import Decision, Needs, Observation
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WINO:
-    """Commit confident positions, and revoke earlier ones that their shadow doubts, fewer than came last.
+    """Commit confident positions, and revoke some earlier ones that their shadow doubts.
 
-    Use it to compare with WINO on a model that offers shadow columns; not with a cache, with guidance or in
-    the server.
+    Use it to compare with WINO on a model that offers shadow columns. It does not work with a cache, with
+    guidance or in the server.
 
     Attributes:
         min_confidence: Confidence that a position must exceed, 0 to 1.
         min_shadow: A token is masked again if its shadow, a column that does not attend to it, gives it less
             than this, 0 to 1.
         accept_share: Share of the masks that one step may commit, above 0 and at most 1.
-        accept_least: One step may commit so many even if the share allows fewer, >= 1.
-        accept_most: One step never commits more than so many, >= 1.
-        first_allowance: A step revokes fewer tokens than the step before committed; this stands for them in
-            the first step of a block, >= 1.
+        accept_least: One step may commit this many even if the share allows fewer, >= 1.
+        accept_most: One step never commits more than this, >= 1.
+        first_allowance: A step revokes fewer tokens than the step before committed. The first step of a block
+            revokes fewer than this, >= 1.
     """
 
     min_confidence: float = 0.6
@@ -67,7 +67,7 @@ class WINO:
         committed = commit.sum(-1)
         shadow = signals.probability(obs.shadow, obs.tokens)
         before = torch.full_like(committed, self.first_allowance) if obs.carry is None else obs.carry
-        # fewer than the last step committed: so every step adds a token on average, and the run ends
+        # fewer than the last step committed, so that every step adds a token on average and the run ends
         allowance = torch.where(committed > 1, before - 1, 0)
         revoke = policies.best(-shadow, obs.written & (shadow < self.min_shadow), allowance)
         shown = {"confidence": confidence, "shadow": shadow.masked_fill(~obs.written, torch.nan)}

@@ -1,4 +1,4 @@
-"""Samplers around a sampler: they ask it and change its answer. `layers` and `change` see through them."""
+"""Samplers around another sampler, which change its answers. `layers` and `change` look inside them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from unmask.types import Needs, Sampler
 
 @dataclass(frozen=True, slots=True)
 class Wrapper:
-    """A sampler around another one; a subclass adds `decide` and fields of its own.
+    """A sampler around another one. A subclass adds `decide` and its own fields.
 
     Attributes:
         sampler: The sampler inside.

@@ -1,4 +1,4 @@
-"""Bubblewrap around a helper, where it is installed and works: namespaces, and a folder in memory."""
+"""Wrap a helper in bubblewrap, if it is installed and works: namespaces, and a folder in memory."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from pathlib import Path
 
 READABLE = ("/usr", "/lib", "/lib64", "/etc/ld.so.cache", "/etc/localtime")
 DEVICES = ("/dev/null", "/dev/urandom", "/dev/zero")
-SECONDS = 20.0  # of a try
+SECONDS = 20.0  # limit of a trial run
 
 
 def wrap(python: str, inside: Path, size: int) -> list[str] | None:
-    """Return the command that runs Python with these files alone, or None if it does not work here."""
+    """Return the command that runs Python in bubblewrap, or None if that does not work here."""
     program = shutil.which("bwrap")
     if program is None or not _works(program, python, inside):
         return None

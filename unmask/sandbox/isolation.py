@@ -1,11 +1,11 @@
-"""What isolates the programs, and the user's leave to run them without."""
+"""What isolates the programs, and the user's permission to run them without isolation."""
 
 from __future__ import annotations
 
 import os
 from dataclasses import dataclass
 
-UNSAFE = "UNMASK_UNSAFE_CODE"  # an environment variable, so that the workers of a cluster can have it too
+UNSAFE = "UNMASK_UNSAFE_CODE"  # an environment variable, so it can be passed on to the workers of a cluster
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,7 +14,7 @@ class Isolation:
 
     layers: tuple[str, ...]
     denied: tuple[str, ...]
-    allowed: tuple[str, ...]  # should have been denied; not empty: the programs are not isolated
+    allowed: tuple[str, ...]  # should have been denied; if there are any, programs are not isolated
 
     def __str__(self) -> str:
         weak = f"; NOT DENIED: {', '.join(self.allowed)}" if self.allowed else ""
@@ -33,7 +33,7 @@ class Unprotected(ValueError):
         self.isolation = isolation
 
     def __reduce__(self) -> tuple[type[Unprotected], tuple[Isolation]]:
-        return type(self), (self.isolation,)  # so that a worker can send it
+        return type(self), (self.isolation,)  # so that a worker can send the error
 
 
 def unsafe_code() -> bool:

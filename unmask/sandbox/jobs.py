@@ -16,8 +16,8 @@ class Limits:
     cpu_seconds: int = 4  # processor time of all threads
     memory_bytes: int = 1 << 29  # address space, including about 50 MB for the interpreter
     file_bytes: int = 1 << 20  # size of each file in the job's folder; 0: no writing
-    disk_bytes: int = 1 << 24  # size of all files together, looked at every 50 ms
-    open_files: int = 64  # at once
+    disk_bytes: int = 1 << 24  # size of all files together, checked every 50 ms
+    open_files: int = 64  # at the same time
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -45,8 +45,8 @@ LOWEST: dict[str, float] = {
 class Job:
     """A program, and checks: statements that must run without raising.
 
-    The checks run in another process. A name that they use and do not define is the program's; `helpers` are
-    statements that define more names for them. Arguments and results cross as plain data.
+    The checks run in another process. A name that they use but do not define is taken from the program.
+    `helpers` are statements that define more names for the checks. Arguments and results cross as plain data.
     """
 
     program: str

@@ -36,8 +36,8 @@ class Reply:
     """A helper's report on one job."""
 
     end: int
-    status: int  # of the process of the checks, as from `os.waitstatus_to_exitcode`: below 0 a signal
-    verdict: dict[str, Any]  # from the process of the checks; empty if it died
+    status: int  # exit code of the checks' process; below 0, the signal that killed it
+    verdict: dict[str, Any]  # from the checks' process; empty if it died
 
 
 def run_jobs(jobs: Sequence[Job], limits: Limits = DEFAULT, *, workers: int = 1) -> list[Outcome]:
@@ -48,7 +48,7 @@ def run_jobs(jobs: Sequence[Job], limits: Limits = DEFAULT, *, workers: int = 1)
     whole("workers", workers, 1)
     if not jobs:
         return []
-    waiting = iter(list(enumerate(jobs)))  # threads may share a list's iterator
+    waiting = iter(list(enumerate(jobs)))  # threads may share an iterator over a list
     outcomes: list[Outcome | None] = [None] * len(jobs)
 
     def work() -> None:
@@ -73,7 +73,7 @@ def isolation() -> Isolation:
 
 
 def require_isolation() -> Isolation:
-    """Return what isolates the programs; raise Unprotected if that is not enough and not allowed."""
+    """Return what isolates the programs; raise Unprotected if that is too weak and not allowed."""
     seen = isolation()
     _refuse_weak(seen)
     return seen
@@ -100,7 +100,7 @@ class _Helper:
         )
 
     def probe(self) -> Isolation:
-        """Return what a job sees denied."""
+        """Return what a job sees denied and allowed."""
         outside = [__file__, tempfile.gettempdir()]
         reply = self._run({"program": "", "outside": outside}, {"probe": True}, DEFAULT, PROBE_SECONDS)
         if "report" not in reply.verdict:
@@ -152,7 +152,7 @@ class _Helper:
 
 
 def _reason(reply: Reply, limits: Limits) -> str:
-    """Say why a job failed; words of the program come last because they may say anything."""
+    """Return why a job failed; words of the program come last, because they may say anything."""
     status = reply.verdict.get("status", reply.status)
     if reply.end == TIMED_OUT:
         return f"timed out after {limits.seconds:g} s"
@@ -184,7 +184,7 @@ def _start_helper(limits: Limits) -> Iterator[_Helper]:
 
 
 def _folder() -> AbstractContextManager[str]:
-    """Make a folder for the jobs; the helper removes it too, in case that we are killed."""
+    """Make a folder for the jobs; the helper removes it too, in case we are killed."""
     return tempfile.TemporaryDirectory(prefix="sandbox-", ignore_cleanup_errors=True)
 
 

@@ -16,9 +16,9 @@ from unmask.types import Sampler
 
 
 def encode_between(model: TextModel, before: str, answer: str, after: str) -> tuple[int, ...]:
-    """Return the tokens of both sides, with a mask for every token of the answer between them, and an end.
+    """Return the tokens of both sides, a mask for every token of the answer between them, and an end token.
 
-    The three texts are encoded one by one, so they must meet where the tokenizer cuts anyway.
+    The three texts are encoded separately, so they must meet where the tokenizer would split them anyway.
     """
     tokenizer = tokenizer_of(model)
     left, middle, right = (tokenizer.encode(text) for text in (before, answer, after))
@@ -34,7 +34,7 @@ def generate_between(
 ) -> list[Generation]:
     """Return a Generation per prompt; each canvas holds its answer with masks in the gap.
 
-    The columns after a canvas are end tokens, and no end token may stand in a gap.
+    The columns after a canvas are filled with end tokens. A gap may not hold an end token.
     """
     since = perf_counter()
     prepared = prepare(model, prompts, sampler, config)

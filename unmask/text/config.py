@@ -1,4 +1,4 @@
-"""How texts are generated: every setting besides the model, the prompts and the sampler."""
+"""The settings of a generation: everything but the model, the prompts and the sampler."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from unmask.samplers.wrapper import rebuild
 from unmask.text.fields import CacheName, ConfigFields, EndTokens
 from unmask.types import BlockGrid, ModelInfo, Sampler
 
-SEED_BITS = 32  # of a new seed; every JSON reader keeps as many
+SEED_BITS = 32  # bits of a new seed; every JSON reader keeps this many exactly
 RECOMPUTE: dict[CacheName, Recompute] = {"prefix": "suffix", "dual": "block"}
 
 
-# names of commands and of HTTP requests -> the class of the constraint
+# name in commands and HTTP requests -> class of the constraint
 CONSTRAINTS = {"regex": "Regex", "choice": "Choice", "json_schema": "JSONSchema", "grammar": "Grammar"}
 
 
@@ -33,42 +33,44 @@ CONSTRAINTS = {"regex": "Regex", "choice": "Choice", "json_schema": "JSONSchema"
 class GenerationConfig(ConfigFields):
     """The settings of a generation; raises at once if a field is out of range.
 
-    Use it with `generate`, `stream` and `infill`. Most settings are options of the commands, too.
+    Use it with `generate`, `stream` and `infill`. Most settings are also options of the commands.
 
     Attributes:
-        max_new_tokens: Tokens to decode, >= 1; None: the model's own, 256 unless its files say otherwise.
-        steps: Reverse steps at most, >= 1; None: one per new token. A model that attends in blocks gives each
-            block an equal share, rounded up, also the blocks that complete the first and the last one.
-        block_length: Columns decoded together, >= 1; "auto": the model family's own, None: the full sequence.
-        next_block_at: Open the next block when this share of the last one is filled, 0 to 1; None: when it is
-            full.
-        temperature: 0 takes the likeliest token; higher is flatter, so draws vary more.
-        top_p: Draw from the smallest set of tokens whose probability reaches this; above 0, at most 1, which
-            is all.
+        max_new_tokens: Tokens to decode, >= 1; None: the model's default, 256 unless its files say otherwise.
+        steps: Maximum number of reverse steps, >= 1; None: one per new token. If a model attends in blocks,
+            each block gets an equal share, rounded up, even a block that new tokens fill only partly.
+        block_length: Columns decoded together, >= 1. "auto": the model family's default. None: the full
+            sequence.
+        next_block_at: Open the next block when this share of the last open one is filled, 0 to 1; None: when
+            it is full.
+        temperature: 0 picks the likeliest token; higher values flatten the distribution, so draws vary more.
+        top_p: Draw from the smallest set of tokens whose total probability reaches this; above 0, at most 1
+            (all tokens).
         top_k: Draw from this many of the likeliest tokens; 0: all. The field top_k of a sampler such as less
-            (--set top_k) is another thing: the candidates that its rule compares.
-        seed: Seed of every prompt, or a sequence with one for each; None: a new one if tokens are drawn.
-            An answer names its seed, and a text does not depend on its place in a batch.
+            (--set top_k) is different: it is the number of candidates that the rule compares.
+        seed: Seed of every prompt, or a sequence of one seed per prompt; None: a new one if tokens are drawn.
+            An answer reports its seed, and a text does not depend on its place in a batch.
         guidance: Strength of classifier-free guidance, which doubles the work; 0: off.
         stop: A text ends before the earliest of these strings.
-        min_new_tokens: No end token before this many tokens, >= 0; stop strings count from the start.
-        stop_at_eos: Stop at an end token; False keeps decoding behind it, which costs time and never changes
+        min_new_tokens: Write no end token before this many tokens, >= 0. A stop string may still end a text
+            earlier.
+        stop_at_eos: Stop at an end token. False keeps decoding after it, which costs time and never changes
             the text.
-        end_tokens: "keep": end tokens are tokens like others. "last": an end token waits for every mask
-            before it. "suppress": the end-of-text token is never written, LLaDA's logits_eos_inf; the end of
-            a turn may be. "demote": positions that would take an end token rank last, with `base`, LLaDA's
-            confidence_eos_eot_inf.
-        min_gap: Least distance in columns of tokens committed in one step, >= 1; "auto": smaller as the masks
-            get fewer, as in DUS. None: no least distance.
-        cache: Reuse keys and values outside the block, an approximation that saves work: "prefix" recomputes
-            the block and everything behind it, "dual" the block alone. None: no cache, or for a model that
-            attends block by block the exact one, "append", which "none" switches off.
-        refresh_every: With a cache: recompute all columns in every n-th forward of a block, >= 1; None: only
-            in its first.
-        reuse: An unchanged canvas needs no new forward; False runs one all the same.
+        end_tokens: "keep": treat end tokens like all others. "last": hold an end token back until every mask
+            before it is filled. "suppress": never write the end-of-text token (LLaDA's logits_eos_inf); the
+            end-of-turn token is still allowed. "demote": rank last the positions that would get an end
+            token (LLaDA's confidence_eos_eot_inf); needs the sampler `base`.
+        min_gap: Least distance, in columns, between tokens committed in one step, >= 1. "auto": it
+            shrinks as masks are filled, as in DUS. None: any distance.
+        cache: Reuse keys and values outside the block to save work. "prefix" recomputes the block and
+            everything after it, "dual" only the block; both are approximations. "append" is exact, for models
+            that attend block by block. "none" uses no cache. By default, "append" is used where possible,
+            otherwise no cache.
+        refresh_every: With cache="prefix" or "dual", recompute all columns in every n-th forward of a block,
+            >= 1; None: only in the first.
+        reuse: Run no new forward on an unchanged canvas. False runs one anyway.
         constraint: The language that a text must fit: a Regex, a JSONSchema, a Choice or a Grammar, or a
-            sequence with one or None for each prompt; None: any text. Of a text with gaps, the whole text
-            must fit.
+            sequence of one or None per prompt; None: any text. In a text with gaps, the whole text must fit.
     """
 
     def __post_init__(self) -> None:
@@ -148,7 +150,7 @@ class GenerationConfig(ConfigFields):
         return Selection(temperature=self.temperature, top_p=self.top_p, top_k=self.top_k)
 
     def seeds(self, rows: int) -> tuple[int, ...]:
-        """Return one seed per row; if there is no seed and tokens are drawn, new ones in every call."""
+        """Return one seed per row; without a seed, every call makes new ones if tokens are drawn."""
         if self.seed is None:
             return tuple(0 if self.temperature == 0 else randbits(SEED_BITS) for _ in range(rows))
         if isinstance(self.seed, int):
@@ -167,7 +169,7 @@ class GenerationConfig(ConfigFields):
         return tuple(self.constraint)
 
     def seeded(self) -> GenerationConfig:
-        """Return the same settings with a seed, a new one if there is none and tokens are drawn."""
+        """Return the same settings with a seed; if there is none, a new one, or 0 at temperature 0."""
         return self if self.seed is not None else replace(self, seed=self.seeds(1)[0])
 
     def new_tokens(self, info: ModelInfo) -> int:
@@ -194,12 +196,12 @@ class GenerationConfig(ConfigFields):
             banned_ids=banned,
             min_new_tokens=self.min_new_tokens,
             stop_at_eos=self.stop_at_eos,
-            # refreshes count forwards; skipped ones would make them depend on the other rows
+            # refreshes count forwards; skipping a forward would make them depend on the other rows
             reuse=self.reuse and self.refresh_every is None,
         )
 
     def fit(self, sampler: Sampler, info: ModelInfo) -> Sampler:
-        """Return the sampler under these settings: the end rule and the spacing filter around it."""
+        """Return the sampler under these settings, wrapped in the spacing filter and the end rule if set."""
         sampler = rebuild(sampler, lambda inside: self._space(self._fit_base(inside, info)))
         if self.end_tokens == "last" and not isinstance(sampler, EndLast):
             return EndLast(sampler)
@@ -211,7 +213,7 @@ class GenerationConfig(ConfigFields):
         return Spaced(sampler, gap=None if self.min_gap == "auto" else self.min_gap)
 
     def _fit_base(self, sampler: Sampler, info: ModelInfo) -> Sampler:
-        """Return the sampler, with these settings filled in if it is the family's own Base."""
+        """Return the sampler, with Dream's selection and the demoted end tokens filled in if it is a Base."""
         if isinstance(sampler, Base) and sampler.selection == Selection() and info.schedule == "dream":
             # Dream's sampler ranks positions after temperature, top-p and top-k
             sampler = replace(sampler, temperature=self.temperature, top_p=self.top_p, top_k=self.top_k)
@@ -227,7 +229,7 @@ class GenerationConfig(ConfigFields):
         return replace(sampler, demoted_ids=info.eos_ids)
 
     def new_cache(self, sampler: Sampler, info: ModelInfo, *, blocks: int) -> BlockCache | AppendCache | None:
-        """Return an empty cache for one run; raise if it does not recompute all that the sampler needs."""
+        """Return an empty cache for one run, or None; raise if it does not fit the model or the sampler."""
         if info.grid is not None:
             return self._exact_cache(sampler, info.grid)
         if self.cache == "append":
@@ -245,7 +247,7 @@ class GenerationConfig(ConfigFields):
         return BlockCache(RECOMPUTE[self.cache], refresh_every=self.refresh_every)
 
     def _exact_cache(self, sampler: Sampler, grid: BlockGrid) -> AppendCache | None:
-        """Return the cache of a model that attends block by block, if the sampler looks at one block."""
+        """Return the exact cache of a model that attends block by block, or None if it is off or unusable."""
         if self.cache not in (None, "append", "none"):
             problem = "is approximate, and this model has an exact cache"
             raise FieldError("cache", self.cache, problem, "leave it out")

@@ -33,7 +33,7 @@ def constrain(
     *,
     blockwise: bool = False,
 ) -> Bans:
-    """Return the bans of a generation; its text, without the prompt, must fit. Raise if none can."""
+    """Return the bans of a generation, whose text without the prompt must fit. Raise if no text can."""
     constraints = config.constraints(len(canvas.tokens))
     if any(each is not None and each.recursive for each in constraints):
         return _parse(bans, model, canvas, config, sampler, blockwise=blockwise)
@@ -66,7 +66,7 @@ def _parse(
     *,
     blockwise: bool,
 ) -> Bans:
-    """Return the bans of texts that grammars read from left to right; raise if the sampler does not."""
+    """Return the bans of a generation under grammars; raise unless the sampler writes from left to right."""
     constraints = config.constraints(len(canvas.tokens))
     if not _from_the_left(sampler, blockwise=blockwise):
         recursive = next(each for each in constraints if each is not None and each.recursive)
@@ -88,7 +88,7 @@ def _parse(
 
 
 def _from_the_left(sampler: Sampler, *, blockwise: bool) -> bool:
-    """Whether a sampler commits from the first mask on, and never takes a token back."""
+    """Return whether a sampler always commits from the first mask on and never revokes a token."""
     while isinstance(sampler, Wrapper):
         sampler = sampler.sampler
     if isinstance(sampler, LESS):
@@ -101,7 +101,7 @@ def _raw(constraints: Sequence[Constraint | None]) -> bool:
 
 
 def _outside(canvas: Canvas, length: int) -> Tensor:
-    """Mark the columns [B, N] that are no part of a text of this length: blocks are filled to their ends."""
+    """Mark the columns [B, N] outside a text of this length: its last block is filled to the end."""
     first = torch.tensor(canvas.starts, device=canvas.tokens.device)[:, None]
     column = torch.arange(canvas.tokens.shape[1], device=canvas.tokens.device)
     return (column < first) | (column >= first + length)
@@ -130,7 +130,7 @@ def constrain_gaps(
 def _vocabulary(
     bans: Bans, model: MaskedLM, ends: Sequence[int]
 ) -> tuple[list[bytes | None], tuple[int, ...]]:
-    """Return the bytes of each token, None for those that no text holds, and the end tokens."""
+    """Return the bytes of each token, or None if no text may hold it, and the allowed end tokens."""
     tokens = list(token_bytes(tokenizer_of(model), model.info.vocab_size))
     for token in (*bans.ids, *ends):
         tokens[token] = None
@@ -147,7 +147,7 @@ def _fitting(
     stop: Sequence[str],
     last: Tensor | None = None,
 ) -> Fitting | None:
-    """Return the languages of the rows, or None if no row has one."""
+    """Return the languages of the rows, or None if no row has a constraint."""
     if all(constraint is None for constraint in constraints):
         return None
     tokens, usable = _vocabulary(bans, model, ends)

@@ -10,11 +10,11 @@ from unmask.errors import shown
 if TYPE_CHECKING:
     from unmask.text.generate import Cost
 
-HEIGHT = 560  # pixels of a replay
+HEIGHT = 560  # height of a replay in pixels
 
 
 def as_line(output: Any) -> str:
-    """Return the class, the text, shortened, and the cost of an output."""
+    """Return the class, the shortened text and the cost of an output."""
     name = "text" if output.text or not hasattr(output, "token_ids") else "token_ids"
     text = shown(getattr(output, name))
     return f"{type(output).__name__}({name}={text}, {cost_of(output)})"

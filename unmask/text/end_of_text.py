@@ -29,7 +29,7 @@ class Text(NamedTuple):
 class Ending:
     """How to read a row's generated tokens."""
 
-    tokenizer: TextTokenizer | None  # None: texts are empty, and there may be no stop strings
+    tokenizer: TextTokenizer | None  # None: texts are empty, and stop strings are refused
     mask_id: int
     eos_ids: tuple[int, ...]
     stop: tuple[str, ...]

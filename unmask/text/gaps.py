@@ -45,7 +45,7 @@ class Gap:
 
 
 def read_gaps(text: str | Sequence[str | Gap]) -> list[str | Gap]:
-    """Split a text into its non-empty parts, or check parts; raise if none of them is a gap."""
+    """Return the non-empty parts of a text, given as a string or as parts; raise if none of them is a gap."""
     if not isinstance(text, (str, list, tuple)):
         raise FieldError("text", text, "must be a string or a list of strings and Gaps")
     parts = parse_gaps(text) if isinstance(text, str) else list(text)
@@ -64,7 +64,7 @@ def parse_gaps(text: str) -> list[str | Gap]:
     A backslash before "[[gap" makes it literal; two backslashes are a backslash and a gap.
     """
     parts: list[str | Gap] = []
-    pieces: list[str] = []  # of the text since the last gap
+    pieces: list[str] = []  # parts of the text since the last gap
     at = 0
     while opening := OPENING.search(text, at):
         slashes, literal = divmod(len(opening[1]), 2)

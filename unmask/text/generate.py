@@ -54,7 +54,7 @@ class Output(Cost):
 
     Attributes:
         text: The text.
-        seed: Repeats the text, if tokens are drawn.
+        seed: The seed that reproduces the text, if tokens are drawn.
         trace: The steps, with `trace=True`; None: not kept.
     """
 
@@ -103,7 +103,7 @@ class PreparedRun:
 
     @property
     def steps(self) -> Iterator[Step]:
-        """An iterator of steps; each one runs the model."""
+        """A new iterator over the steps, which runs the model as it advances."""
         return self.run.steps()
 
 
@@ -112,10 +112,10 @@ class Prepared(PreparedRun):
     """Encoded prompts, and everything needed to decode them and read the answers."""
 
     ending: Ending
-    prompt_tokens: tuple[int, ...]  # per row
+    prompt_tokens: tuple[int, ...]  # number of prompt tokens of each row
     stop_at_eos: bool
     vocab_size: int
-    length: int  # of a text, in tokens
+    length: int  # number of new tokens per row
 
     def read(self, steps: Iterable[Step], *, since: float, trace: bool = False) -> list[Generation]:
         """Take all steps and return a Generation per row; `since` is the start time by perf_counter."""
@@ -190,12 +190,12 @@ def generate(
     string, a list of messages and a list of whole numbers are one prompt; every other list holds prompts.
 
     `sampler` is a sampler, its name, or "FILE.py:Class", whose file is then run. `settings` are fields of
-    GenerationConfig, such as `max_new_tokens=64`; they win over `config`.
+    GenerationConfig, such as `max_new_tokens=64`; they override `config`.
     `batch_size` rows are decoded at a time, or all if it is None; the answers do not depend on it.
     `trace` keeps every step in `Generation.trace`, and a notebook then shows a replay of the canvas.
-    `progress` shows a bar; None shows it for a list, if it takes long and somebody would see it.
+    `progress` shows a bar; None shows it for a list that takes long, on a terminal or in a notebook.
 
-    A model without a tokenizer takes token ids and returns `Generation.token_ids`; `text` is then empty.
+    A model without a tokenizer needs token ids and returns `Generation.token_ids`; `text` is then empty.
     """
     is_model(model)
     chosen, config = choose(sampler, config, settings)
@@ -233,7 +233,7 @@ def _generate(
 def choose(
     sampler: str | Sampler, config: GenerationConfig, settings: dict[str, Any]
 ) -> tuple[Sampler, GenerationConfig]:
-    """Return the sampler of a name, and the config with some settings changed."""
+    """Return the sampler, looked up if it is a name, and the config with the settings applied."""
     if isinstance(sampler, GenerationConfig):
         raise FieldError("sampler", sampler, "is a GenerationConfig", "pass it as config=...")
     chosen = as_sampler(sampler)
@@ -255,7 +255,7 @@ def prepare(
     *,
     device: str | None = None,
 ) -> Prepared:
-    """Prepare one batch for callers that read every step; the model runs only as they do.
+    """Prepare one batch for callers that read every step; the model runs only when they read.
 
     The canvas is on `device`, by default on the model's.
     """
@@ -293,10 +293,10 @@ def prepare(
 def _budget(
     steps: int | None, sampler: Sampler, info: ModelInfo, length: int, columns: int, block_length: int
 ) -> int:
-    """Return the steps of all columns.
+    """Return the step budget of all columns.
 
-    On a grid there may be more columns than new tokens, and how many depends on the batch. So `steps` are
-    those of the new tokens, and every block gets the same share, alone and in a batch.
+    On a grid there may be more columns than new tokens, and how many depends on the batch. So `steps` is the
+    budget of the new tokens alone, and every block gets the same share, alone and in a batch.
     """
     blocks = -(-columns // block_length)
     if steps is None:

@@ -1,4 +1,4 @@
-"""Fill gaps in a text: only the gaps are masked; all other tokens stay as they are."""
+"""Fill gaps in a text. Only the gaps are masked; all other tokens are kept."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from unmask.text.prompts import TextModel, check_ids, device_of, encode_text, to
 from unmask.text.tracing import Recorder
 from unmask.types import Sampler, Step
 
-Gapped: TypeAlias = str | Sequence[str | Gap]  # a text with gaps, in syntax or in parts
+Gapped: TypeAlias = str | Sequence[str | Gap]  # a text with gaps, as a string with the gap syntax or as parts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -86,13 +86,13 @@ def infill(
     trace: bool = False,
     **settings: Any,
 ) -> Infilling | list[Infilling]:
-    r"""Fill the gaps of a text: "[[gap 8]]" takes 8 tokens, "[[gap 2-8]]" 2 to 8; "\[[gap" is literal.
+    r"""Fill the gaps of a text: "[[gap 8]]" with 8 tokens, "[[gap 2-8]]" with 2 to 8; "\[[gap" is literal.
 
-    A list with a Gap in it is one text in parts, which need no syntax. A list of texts returns a list.
-    An end or padding token ends a gap of bounded length.
+    A list that holds a Gap is one text in parts, which need no gap syntax. A list of texts returns a list.
+    A gap with a range of lengths ends at an end token or a padding token.
     Gaps have their own lengths, so setting max_new_tokens raises; steps defaults to one per token to fill.
 
-    `sampler`, `settings` and `trace` are those of `generate`.
+    `sampler`, `settings` and `trace` are as in `generate`.
     """
     chosen, config = choose(sampler, config, settings)
     if config.max_new_tokens is not None:
@@ -191,7 +191,7 @@ class Sheet:
     ends: tuple[int, ...]  # the tokens that end a gap
     parts: tuple[str | Gap, ...]
     gaps: tuple[slice, ...]  # the columns of each gap
-    first: int = 0  # column of the text; 1 behind a token that begins it
+    first: int = 0  # first column of the text; 1 after a beginning-of-text token
 
     @property
     def last(self) -> Tensor:
@@ -204,7 +204,7 @@ class Sheet:
 def lay_out(
     model: TextModel, parts: Sequence[str | Gap], device: torch.device | str, *, special_tokens: bool = True
 ) -> Sheet:
-    """Encode the parts one after another, with a mask for every token that a gap may take."""
+    """Encode the parts one after another, with a mask for every token that a gap may hold."""
     tokenizer, info = tokenizer_of(model), model.info
     tokens: list[int] = []
     if isinstance(parts[0], Gap) and tokenizer.special.bos is not None:
@@ -253,7 +253,7 @@ def _read(model: TextModel, sheet: Sheet, tokens: list[int], seed: int, cost: Co
 
 
 def _check_attention(model: TextModel) -> None:
-    """Raise if a gap could not see the text behind it."""
+    """Raise if a gap could not see the text after it."""
     grid = model.info.grid
     if grid is not None:
         name = type(model).__name__

@@ -1,4 +1,4 @@
-"""A bar of the tokens that a long list of prompts has so far. Shown only with rich installed."""
+"""A progress bar of the tokens decoded so far. Shown only if rich is installed."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from unmask.decoding.canvas import Canvas
 from unmask.types import Step
 
 SECONDS_PER_COUNT = 0.1
-Update = Callable[[int], None]  # takes the number of tokens done
+Update = Callable[[int], None]  # called with the number of tokens done
 
 
 def showing(show: bool | None, total: int) -> AbstractContextManager[Update | None]:
-    """Return a context with a function that moves a bar, or None if there is no bar.
+    """Return a context that gives a function to move the bar, or None if there is no bar.
 
-    `show=None` shows a bar where somebody would see it.
+    `show=None` shows a bar only on a terminal or in a notebook.
     """
     if show is False:
         return nullcontext()
@@ -28,7 +28,7 @@ def showing(show: bool | None, total: int) -> AbstractContextManager[Update | No
 
 
 def counted(steps: Iterable[Step], canvas: Canvas, update: Update | None, done: int) -> Iterator[Step]:
-    """Yield the steps of a batch and move the bar; `done` rows came before."""
+    """Yield the steps of a batch and move the bar; `done` rows were decoded before."""
     rows, columns = canvas.tokens.shape
     total, last = (done + rows) * (columns - canvas.start), 0.0
     for step in steps:

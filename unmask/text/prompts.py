@@ -64,7 +64,7 @@ def tokenizer_of(model: MaskedLM) -> TextTokenizer:
 
 
 def encode_text(model: MaskedLM, text: str, *, special_tokens: bool) -> list[int]:
-    """Return the token ids of a text; without `special_tokens`, the spelling of one in it is only text."""
+    """Return the token ids of a text; without `special_tokens`, a special token in it is plain text."""
     tokenizer = tokenizer_of(model)
     if special_tokens:
         return tokenizer.encode(text)
@@ -106,7 +106,7 @@ def _names(count: int) -> list[str]:
 
 
 def check_ids(name: str, ids: Sequence[int], info: ModelInfo) -> None:
-    """Raise if the ids hold the mask token or one outside the vocabulary."""
+    """Raise if the ids hold the mask token or an id outside the vocabulary."""
     token_ids(name, ids, info.vocab_size)
     if info.mask_id in ids:
         remedy = "remove it, or use infill to fill gaps"

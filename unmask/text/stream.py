@@ -17,12 +17,12 @@ from unmask.types import MaskedLM, Sampler, Step
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """One step's part of a stream of text.
+    """One part of a streamed text.
 
     Attributes:
-        text: Final; follows the text of the chunks before.
-        draft: The rest of the canvas, which may still change; None unless asked for.
-        step: Counted from 1.
+        text: Final text, which follows that of the earlier chunks.
+        draft: The rest of the canvas, which may still change; None without `drafts`.
+        step: Number of the step, from 1.
         generation: The whole answer, in the last chunk only; None before.
     """
 
@@ -47,8 +47,8 @@ def stream(
     A sampler that may revoke its commits makes a chunk final only when its block is complete.
 
     With `drafts` there is a chunk for every step, and its draft shows `placeholder` for each mask.
-    A model without a tokenizer takes token ids; texts are then empty, and the last chunk has the token ids.
-    `sampler` and `settings` are those of `generate`.
+    A model without a tokenizer needs token ids; texts are then empty, and the last chunk has the token ids.
+    `sampler` and `settings` are as in `generate`.
     """
     batch = prepare(model, [prompt], *choose(sampler, config, settings))
     return chunks(batch, batch.steps, placeholder if drafts else None)
@@ -74,12 +74,12 @@ class FinalText:
     """Reads the final text of a row piece by piece."""
 
     def __init__(self, ending: Ending) -> None:
-        self.sent = 0  # characters
+        self.sent = 0  # number of characters sent
         self._ending = ending
         self._ids = 0  # number of final tokens read so far
 
     def read(self, generated: list[int]) -> str:
-        """Return the final text that follows the pieces before."""
+        """Return the text that has become final since the last call."""
         ids = self._ending.final_ids(generated)
         if len(ids) == self._ids:
             return ""

@@ -1,4 +1,4 @@
-"""Keep the steps of a run: the header of its trace, and a trace of each row in memory."""
+"""Record a run in memory: the header of its trace, and a trace of each row."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def header_of(run: Run, *, sampler: str | None = None, model: str | None = None) -> Header:
-    """Return the header of a run's trace; without names, those of the sampler's and the model's class."""
+    """Return the header of a run's trace; the names default to the sampler's class and the model's folder."""
     from unmask import __version__
 
     canvas, rows = run.canvas, run.canvas.tokens.tolist()
@@ -61,7 +61,7 @@ class Recorder:
 
 
 def spell(model: MaskedLM, tokens: Sequence[int]) -> str:
-    """Return the text of tokens, special ones included if the tokenizer can; empty without a tokenizer."""
+    """Return the text of tokens, with special tokens if the tokenizer can; empty without a tokenizer."""
     tokenizer = find_tokenizer(model)
     if tokenizer is None:
         return ""

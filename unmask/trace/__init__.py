@@ -1,4 +1,4 @@
-"""Traces: a run on disk, step by step, and how to read it back."""
+"""Traces: record a run step by step, and read it back."""
 
 from unmask.trace.disagreement import Difference, differences, written
 from unmask.trace.record import Change, Header, Position, change, plain, recording

@@ -1,4 +1,4 @@
-"""Where two traces of the same prompts part."""
+"""Find where two traces of the same prompts differ."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ class Difference:
 
     @property
     def step(self) -> int:
-        """The step from which the difference shows."""
+        """The step at which the difference appears."""
         return max(self.steps)
 
 
 def differences(first: Trace, second: Trace, row: int) -> list[Difference]:
-    """Return the columns of a row that both runs committed, to different tokens, from left to right."""
+    """Return the columns of a row to which the two runs committed different tokens, from left to right."""
     ours, theirs = written(first, row), written(second, row)
     return [
         Difference(column, (ours[column][0], theirs[column][0]), (ours[column][1], theirs[column][1]))
@@ -38,7 +38,7 @@ def differences(first: Trace, second: Trace, row: int) -> list[Difference]:
 
 
 def written(trace: Trace, row: int) -> dict[int, tuple[int, int]]:
-    """Return the token of every column that a run committed for good, with the step that wrote it."""
+    """Return the final token of every column that a run committed, with the step that wrote it."""
     tokens: dict[int, tuple[int, int]] = {}
     for change in trace.changes:
         for column in change.revoked[row]:

@@ -40,7 +40,7 @@ def to_html(trace: Trace, other: Trace | None = None) -> str:
 
 
 def template() -> str:
-    """Return the page without its traces: JSON takes the place of DATA."""
+    """Return the page without its traces, with DATA where their JSON belongs."""
     script, style = bundle(), _read("style.css")
     parts = {
         "policy": f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}",
@@ -75,12 +75,12 @@ def _content(trace: Trace) -> dict[str, Any]:
 
 
 def _data(content: object) -> str:
-    """Encode as JSON that is safe in a script element, as a token may spell </script>."""
+    """Encode as JSON that is safe in a script element, because a token may spell </script>."""
     return json.dumps(content, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
 
 
 def _hash(text: str) -> str:
-    """Name an inline script or style for a Content-Security-Policy."""
+    """Return the hash of an inline script or style for a Content-Security-Policy."""
     return f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'"
 
 

@@ -1,6 +1,6 @@
 """Write a run as JSON lines: a header with the first canvas, one line per step, and an end line.
 
-A path that ends in .gz is compressed. This module knows steps, but no models, samplers or text.
+A path that ends in .gz is compressed. This module depends on steps, not on models, samplers or text.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch import Tensor
 from unmask.types import Step
 
 FORMAT = 3
-DIGITS = 6  # of signals; tokens are exact
+DIGITS = 6  # decimal places of signals
 
 Rows = list[list[int]]  # tokens of a canvas, [B][N]
 Signals = Mapping[str, float | bool | None]  # by name; None: not a finite number
@@ -31,8 +31,8 @@ class Position(NamedTuple):
     Attributes:
         column: Column of the canvas.
         token: The token that the step wrote, or would have written.
-        eligible: The rule accepted it.
-        signals: Values by name, as the sampler named them.
+        eligible: Whether the rule accepted the position.
+        signals: Values of the sampler's signals, by name.
     """
 
     column: int
@@ -50,11 +50,11 @@ class Header:
         sampler: Name of the sampler.
         fields: Fields of the sampler.
         model: Name of the model.
-        seeds: Per row.
+        seeds: The seed of each row.
         start: The first generated column, right after the prompt.
-        padding: Per row, columns before the prompt.
+        padding: Number of columns before the prompt of each row.
         mask_id: The mask token.
-        blocks: The plan: first column, column after the last, step budget.
+        blocks: First column, column after the last and step budget of each block.
         blockwise: True in the semi-autoregressive regime; False: the whole generation is one block.
         canvas: Tokens before the first step, by row.
         end_ids: The tokens that end a text.
@@ -80,22 +80,22 @@ class Header:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """One step; lists run over the rows.
+    """One step; each list has an entry per row.
 
     Attributes:
-        step: Counted from 1.
+        step: Number of the step, from 1.
         block: Number of the block, from 0.
         commit: Positions that the step committed.
         held: Masks that the step left or made.
         revoked: Columns that the step masked again.
-        rewritten: Tokens that the step overwrote.
-        forced: The fallback chose, not the rule.
-        eligible: Positions that the rule accepted.
-        running: The row took this step.
-        fresh: The row needed a forward.
-        forward: The model ran.
-        leftover: The budget was spent, and the remaining masks took their argmax.
-        guesses: Guesses of the next canvases, which ran beside a fresh row.
+        rewritten: Positions whose token the step overwrote, with the new token.
+        forced: Whether the fallback chose instead of the rule.
+        eligible: Number of positions that the rule accepted.
+        running: Whether the row took this step.
+        fresh: Whether the row needed a forward.
+        forward: Whether the model ran.
+        leftover: Whether the budget was spent, so that the remaining masks got their argmax.
+        guesses: Number of guesses of the next canvases that ran beside a fresh row.
         texts: Token id -> text, of tokens not named before.
     """
 
@@ -132,9 +132,10 @@ def recording(
 ) -> Iterator[Callable[[Step], None]]:
     """Yield a function that appends a step to a new trace.
 
-    The file is replaced at the first step, so a run that is refused leaves an older trace alone. Each line is
-    flushed, so a killed run leaves a readable trace. `text` spells tokens for readers without a tokenizer.
-    If the file cannot be written, `failed` gets the error and later steps are left out; without it, raise.
+    Raise at once if the file is not writable. It is replaced at the first step, so a run that is refused
+    leaves an older trace alone. Each line is flushed, so a killed run leaves a readable trace. `text` spells
+    tokens for readers without a tokenizer. If a later write fails, pass the error to `failed` and skip the
+    remaining steps; without `failed`, raise.
     """
     writer = _Writer(Path(path), header, text, failed)
     try:
@@ -145,7 +146,7 @@ def recording(
 
 
 class _Writer:
-    """A trace file that opens with its first line."""
+    """A trace file that is opened when its first line is written."""
 
     def __init__(
         self,
@@ -159,7 +160,7 @@ class _Writer:
         self._header = header
         self._text = text
         self._failed = failed
-        self._ended = False  # by an error
+        self._ended = False  # whether a write has failed
         self._named: set[int] = set()  # tokens whose text was written
         self._steps = 0
         self._file: IO[bytes] | None = None
@@ -256,7 +257,7 @@ def _columns(step: Step, where: Tensor | None) -> list[list[int]]:
 
 
 def _positions(step: Step, where: Tensor | None, tokens: Tensor) -> list[list[Position]]:
-    """Return the positions of a step where [B, W] bool is true, row by row, with their tokens [B, W]."""
+    """Return the positions where `where` [B, W] is true, row by row, with their `tokens` [B, W]."""
     positions: list[list[Position]] = [[] for _ in range(len(step.tokens))]
     if where is None:
         return positions
@@ -284,9 +285,9 @@ def plain_numbers(values: Tensor) -> list[float | bool | None]:
 
 
 def plain(value: object) -> Any:
-    """Convert a sampler or a field's value to a JSON value; infinity and what JSON lacks become texts.
+    """Convert a sampler or a field's value to a JSON value; infinity and other types become strings.
 
-    A sampler around another one has the fields of both.
+    A wrapper has its own fields and those of the sampler inside.
     """
     if is_dataclass(value):
         named = {item.name: plain(getattr(value, item.name)) for item in fields(value)}

@@ -23,7 +23,7 @@ class Trace:
     Attributes:
         header: The settings, and the canvas before the first step.
         changes: The steps, in order.
-        complete: False: the run was stopped, or is still running.
+        complete: False if the run was stopped or is still running.
     """
 
     header: Header
@@ -53,7 +53,7 @@ def read_trace(path: str | Path) -> Trace:
 
 
 def replay(trace: Trace, changes: int | None = None) -> Rows:
-    """Return the canvas after that many changes, or after all of them if it is None."""
+    """Return the canvas after so many changes, or after all of them if `changes` is None."""
     canvases = list(frames(replace(trace, changes=trace.changes[:changes])))
     return canvases[-1] if canvases else [list(row) for row in trace.header.canvas]
 
@@ -71,7 +71,7 @@ def frames(trace: Trace) -> Iterator[Rows]:
 
 
 def one_row(trace: Trace, row: int, spell: Callable[[int], str] | None = None) -> Trace:
-    """Return the trace of one row alone, without steps that it did not take; `spell` names its tokens."""
+    """Return the trace of one row alone, without steps that it did not take; `spell` decodes its tokens."""
     header, canvas = trace.header, list(trace.header.canvas[row])
     changes = tuple(_of_row(step, row) for step in trace.changes if step.running[row] or step.commit[row])
     texts = trace.texts
@@ -83,7 +83,7 @@ def one_row(trace: Trace, row: int, spell: Callable[[int], str] | None = None) -
 
 
 def _of_row(step: Change, row: int) -> Change:
-    """Return the entries of one row."""
+    """Return the change with the entries of one row only."""
     lists = {item.name: getattr(step, item.name) for item in fields(step)}
     own: dict[str, Any] = {name: [value[row]] for name, value in lists.items() if isinstance(value, list)}
     return replace(step, **own, texts={})
@@ -107,7 +107,7 @@ def count(trace: Trace, row: int) -> Counts[int]:
 
 
 def _read_json(path: Path) -> list[Any]:
-    """Parse the lines of a file; drop a last one that its writer did not finish."""
+    """Parse the lines of a file; drop an unfinished last line."""
     contents: list[Any] = []
     lines = _read_lines(path)
     for number, line in enumerate(lines, start=1):
@@ -134,7 +134,7 @@ def _read_lines(path: Path) -> list[bytes]:
 
 
 def _check_format(line: Any, path: str | Path) -> None:
-    """Raise if the header names another format; a line without a format is not a header."""
+    """Raise if the header names another format; a line without a format passes."""
     stored = line.get("format", FORMAT) if isinstance(line, dict) else FORMAT
     if stored != FORMAT:
         raise ValueError(
@@ -172,7 +172,7 @@ def _read_position(values: Any) -> Position:
 
 
 def _fits(change: Change, canvas: Rows) -> bool:
-    """Return whether a change has an entry per row, and columns of the canvas only."""
+    """Return whether a change has an entry per row, and only columns of the canvas."""
     per_row: tuple[list[Any], ...] = (
         change.commit,
         change.held,

@@ -18,7 +18,7 @@ def main() -> None:
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
     parser.add_argument("--resume", action="store_true", help="resume from the folder's checkpoint")
     arguments = parser.parse_args()
-    # a shell lets its background jobs ignore interrupts, but a grid ends its trainings with them
+    # background jobs of a shell ignore interrupts, but a grid ends its trainings with one
     signal.signal(signal.SIGINT, signal.default_int_handler)
     with show_progress() as watch:
         train(

@@ -1,8 +1,8 @@
-"""Training data: draw items, tokenise them and pack them into batches. Knows no model, device or process.
+"""Draw training items, tokenise them and pack them into batches, independently of the model and the device.
 
-A row is the prompt at column 0, the answer, and end tokens up to a fixed length. It has no padding, so a
-canvas looks the same in training as in decoding a single prompt. Item `i` depends on the seed and on `i`
-alone; a stream of batches resumes from a position of a few numbers.
+A row holds the prompt from column 0 on, the answer, and end tokens up to a fixed length. It has no padding,
+so a canvas looks the same in training as when a single prompt is decoded. Item `i` depends only on the seed
+and on `i`. A stream of batches resumes from a position of a few numbers.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Pair:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Phase:
-    """The mix of tasks until a share of the run is over.
+    """The mix of tasks in one part of the run.
 
     Attributes:
         until: Share of the run at which the phase ends, 0 to 1.
@@ -70,14 +70,15 @@ class DataSpec:
     """Where items come from and how they become rows.
 
     Attributes:
-        source: "module:function", see Draw, or a JSON-lines file of {"prompt": ..., "answer": ...}.
-        phases: Task mixes of a function source, in order; the last ends at 1.
-        lengths: Columns of a row, in rising order; the first with room for the canvas is used.
+        source: "module:function" of the type Draw, or a JSON-lines file of {"prompt": ..., "answer": ...}.
+        phases: Task mixes in order, for a function as source. The last phase ends at 1.
+        lengths: Row lengths in columns, in rising order. A row gets the first with room for the canvas.
         canvas: Minimum number of columns after the prompt, >= 1.
-        long_lengths: Columns of a row whose answer is longer than the canvas, in rising order; the first with
-            room for it is used. Empty: such an answer may fill its row of `lengths`.
-        workers: Processes that draw items; 0: none. The number changes the order of the items.
-        validation_rows: Rows held out; at most a tenth of a file.
+        long_lengths: Row lengths for answers longer than the canvas, in rising order. A row gets the first
+            with room for its answer. If empty, such an answer must fit into its row of `lengths`.
+        workers: Processes that draw items, or 0 to draw them in the training process. The number changes the
+            order of the items.
+        validation_rows: Rows held out, at most a tenth of a file.
     """
 
     source: str
@@ -201,7 +202,7 @@ class Row:
 
 
 class Encoder:
-    """Turns items into rows; if there is a chat template, prompts become user messages."""
+    """Turns items into rows. If there is a chat template, prompts become user messages."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         if not tokenizer.special.ends:
@@ -218,7 +219,7 @@ class Encoder:
         return [Row(p, [*a, self.end_id]) for p, a in zip(prompts, answers, strict=True)]
 
     def _framed(self, prompt: str) -> str:
-        # rendering is slow; a template that does not trim only adds a fixed frame
+        # rendering is slow, and a template adds the same frame to every prompt that it does not trim
         if len(self._frame) == 2 and prompt == prompt.strip():
             return prompt.join(self._frame)
         return self._render(prompt)
@@ -238,7 +239,7 @@ class Layout:
 
     @property
     def columns(self) -> tuple[int, ...]:
-        """The length of the rows of each bucket."""
+        """The row length of each bucket."""
         return (*self.lengths, *self.long_lengths)
 
     def bucket(self, row: Row) -> int | None:
@@ -271,7 +272,7 @@ class PackedBatch:
     answers: tuple[int, ...]  # length of each answer, with its end token
     columns: int  # N
     window_start: int  # no answer begins before this column
-    position: Position  # of the stream after this batch
+    position: Position  # the stream's position after this batch
 
 
 def pack(
@@ -294,7 +295,7 @@ def pack(
 
 
 class BatchStream:
-    """The endless batches of one worker; workers take items in turn."""
+    """The endless batches of one worker. Workers take items in turn."""
 
     def __init__(
         self, source: Source, encoder: Encoder, layout: Layout, *, worker: int = 0, workers: int = 1
@@ -306,7 +307,7 @@ class BatchStream:
         self._workers = workers
 
     def batches(self, position: Position = (0, ())) -> Iterator[PackedBatch]:
-        """Yield batches from a position on; equal positions give equal batches."""
+        """Yield batches from a position on. Equal positions give equal batches."""
         waiting: list[list[tuple[int, Row]]] = [[] for _ in self._layout.columns]
         for index, bucket, row in self._bucketed(position):
             waiting[bucket].append((index, row))

@@ -5,7 +5,8 @@
     OUT/logs/            the output of each training
     OUT/grid.json        a line about every finished model
 
-The hash is of the recipe, the tokenizer and the first items, so a rerun skips a model that is there.
+The hash covers the recipe, the tokenizer or the weights to start from, and the first items. So a rerun skips
+a model that is already there.
 """
 
 from __future__ import annotations
@@ -37,10 +38,10 @@ from unmask.training.setup import complete, config_with_layers, vocabulary_size
 from unmask.training.trainer import CHECKPOINT, LOG
 
 FILE = "grid.json"
-STARTUP = 45.0  # seconds before the first step: processes, drawing and compiling
-ITEMS = 128  # training items in a hash
+STARTUP = 45.0  # seconds before the first step, to start processes, draw items and compile
+ITEMS = 128  # training items that a hash covers
 POLL = 0.2  # seconds
-SHIPPED_ONE = "shipped"  # a start that is no size of the grid
+SHIPPED_ONE = "shipped"  # a start that is not a size of the grid
 State = Literal["done", "resumes", "new"]
 Watch = Callable[[str], None]  # called with a line about every start and end
 
@@ -50,15 +51,15 @@ class Size:
     """One size of model.
 
     Attributes:
-        name: Its name in the names of models: "15m".
-        seeds: A model is trained for each.
+        name: The size's part of a model's name, such as "15m".
+        seeds: Seeds, one for each model.
         max_seconds: Time limit of one training.
-        config: Family -> changes of the recipe's config.json.
-        changes: Changes of any part of the recipe: table -> field -> value.
-        families: Families that have this size; empty: all.
-        start: First weights: "shipped" for the family's shipped model, or a size of the grid with one seed,
-            which is then trained first and no model of the grid itself; None: random ones.
-        layers: With start: the number of layers, see ModelSpec.
+        config: Family -> changes to the recipe's config.json.
+        changes: Changes to any part of the recipe: table -> field -> value.
+        families: Families that have this size, or empty for all.
+        start: Weights to start from: "shipped" for the family's shipped model, or a size of the grid with one
+            seed. That size is trained first and is not a model of the grid itself. None means random weights.
+        layers: Number of layers, only with start. See ModelSpec.
     """
 
     name: str
@@ -85,8 +86,8 @@ class Grid:
     Attributes:
         recipes: Family -> recipe file, relative to the grid's folder.
         sizes: The sizes of every family.
-        changes: Changes of every recipe: table -> field -> value.
-        jobs: Trainings at a time, >= 1.
+        changes: Changes to every recipe: table -> field -> value.
+        jobs: Trainings that run at a time, >= 1.
     """
 
     recipes: Mapping[str, str]
@@ -115,7 +116,7 @@ class Grid:
                 raise FieldError("start", size.start, problem)
 
     def only(self, names: Sequence[str]) -> Grid:
-        """Return the grid with models of some of its sizes, and of those that they start from."""
+        """Return the grid with only the models of these sizes and of the sizes that they start from."""
         known = {size.name: size for size in self.sizes}
         for name in names:
             one_of("size", name, list(known))
@@ -131,7 +132,7 @@ class Grid:
 
     @property
     def stages(self) -> list[list[Size]]:
-        """The sizes that can be trained at once, and those that start from one of them."""
+        """The sizes that can be trained right away, then those that start from one of them."""
         names = {size.name for size in self.sizes}
         waits = [size.start in names for size in self.sizes]
         return [
@@ -144,7 +145,7 @@ class Grid:
         return [family for family in self.recipes if family in (size.families or self.recipes)]
 
     def within(self, minutes: float) -> Grid:
-        """Return the grid with all time limits changed by one factor, to end in about so many minutes."""
+        """Return the grid with all time limits scaled by one factor, so that it ends in about `minutes`."""
         positive("minutes", minutes)
         left, needed = 60 * minutes, 0.0
         for stage in self.stages:
@@ -189,7 +190,7 @@ class Member:
 
     @property
     def parameters(self) -> int:
-        """The number of its weights."""
+        """The number of weights."""
         with torch.device("meta"):
             model = build(self.config)
         return sum(p.numel() for p in model.parameters())
@@ -201,13 +202,13 @@ def find_grid(name: str) -> Path:
 
 
 def read_grid(path: Path) -> Grid:
-    """Read a grid; relative paths in it start at its folder."""
+    """Read a grid. Paths in it are relative to its folder."""
     grid = parse(Grid, read_table(path), path.name)
     return replace(grid, recipes={family: str(path.parent / file) for family, file in grid.recipes.items()})
 
 
 def members(grid: Grid) -> list[Member]:
-    """Return all models: those that others start from, then the others, the longest trainings first."""
+    """Return all models, those that start from another last. In each part, longer trainings come first."""
     found, data = list[Member](), dict[str, str]()
     for stage in grid.stages:
         firsts = {(one.size, one.family): one for one in found}
@@ -220,7 +221,7 @@ def members(grid: Grid) -> list[Member]:
 def _member(
     grid: Grid, size: Size, family: str, seed: int, first: Member | None, data: dict[str, str]
 ) -> Member:
-    """Return one model, with its recipe. `data` keeps the hashes of items, the same for all seeds."""
+    """Return one model with its recipe. `data` caches the hashes of items, the same for all seeds."""
     file = Path(grid.recipes[family])
     table, spec = read_table(file), read_recipe(file).model
     schedule = {"max_seconds": size.max_seconds}
@@ -274,7 +275,7 @@ def _folder_digest(folder: Path) -> str:
 
 
 def _makespan(seconds: Sequence[float], jobs: int) -> float:
-    """Return how long jobs take, the longest first, so many at a time."""
+    """Return how long trainings take that run `jobs` at a time, the longest first."""
     ends = [0.0] * jobs
     for each in sorted(seconds, reverse=True):
         ends[ends.index(min(ends))] += each
@@ -288,7 +289,7 @@ def estimate(missing: Sequence[Member], jobs: int) -> float:
 
 
 def train_grid(grid: Grid, out: Path, *, device: str = "auto", watch: Watch = print) -> list[Member]:
-    """Train the models that are not there yet; return all. Raise at the end if a training failed."""
+    """Train the models that are missing and return all. Raise at the end if a training failed."""
     everyone = members(grid)
     waiting = [one for one in everyone if one.state(out) != "done"]
     running: list[tuple[Member, subprocess.Popen[bytes], float]] = []
@@ -326,7 +327,7 @@ def train_grid(grid: Grid, out: Path, *, device: str = "auto", watch: Watch = pr
 
 
 def _start(member: Member, out: Path, device: str) -> subprocess.Popen[bytes]:
-    """Start a training in a process of its own."""
+    """Start a training in its own process."""
     folder = out / member.name
     if member.state(out) == "new" and folder.is_dir():  # killed before its first checkpoint or while saving
         shutil.rmtree(folder)
@@ -364,7 +365,7 @@ class Trained:
 
 
 def write_summary(everyone: Sequence[Member], out: Path) -> None:
-    """Write a line about every finished model; keep the lines about other models of the folder."""
+    """Write a line about every finished model. Keep the lines about other models in the folder."""
     out.mkdir(parents=True, exist_ok=True)
     names = {member.name for member in everyone}
     lines = [asdict(_trained(member, out)) for member in everyone if member.state(out) == "done"]

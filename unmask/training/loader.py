@@ -1,4 +1,4 @@
-"""Load batches while the model trains: worker processes draw, a thread copies to the device ahead."""
+"""Load batches while the model trains: processes draw them, and a thread copies them to the device ahead."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Batch:
 
     @classmethod
     def unpack(cls, packed: PackedBatch, device: torch.device) -> Batch:
-        """Copy a packed batch to the device without waiting for it."""
+        """Copy a packed batch to the device without waiting for the copy."""
         tokens = torch.frombuffer(bytearray(packed.tokens), dtype=torch.int32).view(-1, packed.columns)
         lengths = torch.tensor([packed.prompts, packed.answers], dtype=torch.int32)
         if device.type == "cuda":
@@ -89,7 +89,7 @@ class StreamSpec:
 
 
 class Loader:
-    """A context that yields batches in a fixed order: one from each worker in turn.
+    """A context manager that yields batches in a fixed order: one from each worker in turn.
 
     `positions` holds the position of every worker's stream after the batches yielded so far.
     """
@@ -193,7 +193,7 @@ class Loader:
                     raise RuntimeError(
                         f"data worker {worker} ended with exit code {code}; see its error above"
                     ) from None
-                ended = not self._processes[worker].is_alive()  # look once more: it may have sent a batch
+                ended = not self._processes[worker].is_alive()  # check once more: it may have sent a batch
 
 
 def _drain(waiting: queue.Queue[Any]) -> None:

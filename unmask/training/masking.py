@@ -19,8 +19,8 @@ class Masking:
         clean_prefix_share: Share of rows that keep only a random prefix of their answer.
         full_mask_share: Share of rows with the whole answer masked, as at the start of decoding.
         clean_tail_share: Share of rows, of any kind, that keep the end tokens after a random cut in their
-            tail. Decoding the most confident position first produces such rows: the tail fills from the
-            right. A model that never saw them in training lets the tail run into the answer.
+            tail. Decoding the most confident position first produces such rows, because the tail fills from
+            the right. A model that never saw them in training lets the tail run into the answer.
         gap_share: Share of rows, of any kind, that keep all but one span of their answer, as infilling does.
     """
 

@@ -25,13 +25,13 @@ class OptimizerSpec:
     """Which optimiser trains a model, and how fast.
 
     Attributes:
-        name: "muon": Muon for the layers' matrices, AdamW for the rest; "adamw": AdamW for everything.
+        name: "muon" for Muon on the layers' matrices and AdamW on the rest, or "adamw" for AdamW on all.
         lr: Learning rate, >= 0.
-        adam_lr: Learning rate of the parameters that AdamW trains; None: lr.
+        adam_lr: Learning rate of all parameters but the layers' matrices. None means lr.
         momentum: Muon's momentum, below 1.
         betas: AdamW's two betas, below 1.
-        weight_decay: Of the layers' matrices; a step decays by lr * weight_decay. >= 0.
-        max_grad_norm: Gradients are clipped to this norm; 0: never.
+        weight_decay: Weight decay of the layers' matrices, >= 0. A step decays by lr * weight_decay.
+        max_grad_norm: Norm to which gradients are clipped, or 0 for no clipping.
     """
 
     name: OptimizerName = "muon"
@@ -59,7 +59,7 @@ class OptimizerSpec:
         """Build the optimisers of a model; the schedule multiplies each group's `base_lr`."""
         matrices, rest = split(model)
         adam_lr = self.lr if self.adam_lr is None else self.adam_lr
-        # fused only on a GPU; on the CPU the plain loop is exact and cheap
+        # fused only on a GPU, because on the CPU the plain loop is exact and cheap
         fused = any(p.is_cuda for p in (*matrices, *rest))
         optimizers: list[torch.optim.Optimizer] = []
         if self.name == "muon":

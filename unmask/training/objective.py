@@ -17,7 +17,7 @@ class LossWeights:
     """Extra weight of some answers and tokens in the loss; by default there is none.
 
     Attributes:
-        short_answer: Answers with fewer tokens, end token included, are short; 0: none are.
+        short_answer: Answers with fewer tokens than this, end token included, are short. With 0, none is.
         short_answer_weight: Weight of a short answer, >= 0.
         tokens: Text of a single token -> its weight, >= 0.
     """
@@ -45,7 +45,7 @@ def token_losses(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 def diffusion_loss(logits: Tensor, targets: Tensor, scale: Tensor) -> Tensor:
-    """Sum -log p over the window, each target times its scale [B, W] (0 where nothing is masked)."""
+    """Sum -log p over the window, each target times its scale [B, W], which is 0 where nothing is masked."""
     return (token_losses(logits, targets) * scale).sum()
 
 

@@ -26,11 +26,12 @@ class ModelSpec:
     """The model to train: fresh weights of a config, or a checkpoint to fine-tune.
 
     Attributes:
-        config: The content of config.json for fresh weights; ids and vocabulary are optional. Not with load.
-        tokenizer: Folder of the tokenizer, with config; None: the checkpoint's.
-        load: Checkpoint folder or hub id to fine-tune; None: fresh weights.
-        layers: With load: the number of layers, >= 2; None: as many as the checkpoint. Added layers change
-            nothing at first; of more layers, some are kept, spread evenly.
+        config: Content of config.json for fresh weights, only without load. Ids and sizes of the vocabulary
+            are optional.
+        tokenizer: Folder of the tokenizer, only with config. None means the checkpoint's tokenizer.
+        load: Checkpoint folder or hub id to fine-tune. None means fresh weights.
+        layers: Number of layers, >= 2, only with load. None means as many as the checkpoint has. Added layers
+            change nothing at first. With fewer layers, the ones kept are spread evenly.
     """
 
     config: Mapping[str, Any] = field(default_factory=dict)
@@ -62,7 +63,7 @@ class Schedule:
 
     Attributes:
         steps: Optimiser steps, >= 1.
-        max_seconds: Time limit; the learning rate reaches zero by then. None: no limit.
+        max_seconds: Time limit, at which the learning rate reaches zero. None means no limit.
         warmup_steps: Steps in which the learning rate rises from zero, >= 0.
         flat_until: Share of the run after which the learning rate decays, 0 to 1.
         decay: Shape of the decay to zero: "linear" or "cosine".
@@ -102,12 +103,12 @@ class RunSpec:
 
     Attributes:
         batch_size: Rows of a step, >= 1.
-        micro_batches: Parts of a batch, run one after the other to save memory; divides batch_size.
-        precision: "float32", "bfloat16" autocast, or "auto": bfloat16 on CUDA, else float32. Weights stay in
-            float32.
-        compile: Compile the model: slower to start, faster on a GPU from then on.
-        ema: Decay of the weight average that is saved at the end, below 1; 0: no average.
-        log_every: Steps between log lines; only then does the host wait for the device.
+        micro_batches: Parts of a batch that run one after another to save memory. Must divide batch_size.
+        precision: "float32", "bfloat16" for autocast, or "auto" for bfloat16 on CUDA and float32 elsewhere.
+            Weights stay in float32.
+        compile: Compile the model, which makes a run slower to start and faster on a GPU from then on.
+        ema: Decay of the weight average that is saved at the end, below 1, or 0 for no average.
+        log_every: Steps between log lines. The host waits for the device only to log.
         validate_every: Steps between two validations.
         checkpoint_every: Steps between two checkpoints.
     """
@@ -133,7 +134,7 @@ class RunSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """A training run; equal recipes on equal machines give equal models.
+    """A training run. Equal recipes on equal machines give equal models.
 
     Attributes:
         name: Name of the run.
@@ -173,7 +174,7 @@ def find_named(kind: str, name: str, folder: Path) -> Path:
 
 
 def read_recipe(path: Path) -> Recipe:
-    """Read a recipe; relative paths in it start at its folder."""
+    """Read a recipe. Paths in it are relative to its folder."""
     recipe = parse(Recipe, read_table(path), path.name)
     model, data = recipe.model, recipe.data
     if model.tokenizer is not None:
@@ -206,7 +207,7 @@ def read_table(path: Path) -> dict[str, Any]:
 
 
 def parse(kind: type[T], table: Mapping[str, Any], where: str) -> T:
-    """Build a dataclass from a table, checking names and types; errors call the table `where`."""
+    """Build a dataclass from a table and check its names and types. Errors call the table `where`."""
     assert is_dataclass(kind)
     hints = get_type_hints(kind)
     own = {entry.name: entry for entry in fields(kind)}

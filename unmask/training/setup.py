@@ -17,8 +17,8 @@ from unmask.training.objective import LossWeights
 from unmask.training.recipe import ModelSpec
 
 INIT_STD = 0.02
-EMBEDDING_STD = 0.1  # larger: if the layers drown the embeddings, copying is learnt late
-OUTPUTS = ("attention.output.weight", "mlp.down.weight")  # of a layer
+EMBEDDING_STD = 0.1  # larger, because the model learns to copy late if the layers drown out the embeddings
+OUTPUTS = ("attention.output.weight", "mlp.down.weight")  # output matrices of a layer
 EMBEDDING_MULTIPLE = 64  # a width that suits matrix kernels
 
 
@@ -84,9 +84,9 @@ def initialize(model: Trunk, *, seed: int) -> None:
 def with_layers(model: Trunk, layers: int) -> Trunk:
     """Return the model with another number of layers.
 
-    A deeper model computes the same function at first: each layer is followed by copies of it, spread evenly,
-    whose output matrices are zero. A shallower one keeps layers spread evenly, the first and the last among
-    them, and has to learn the rest again.
+    A deeper model computes the same function at first, because the added layers are copies whose output
+    matrices are zero. They are spread evenly, and each follows the layer that it copies. A shallower model
+    keeps evenly spread layers, including the first and the last, and has to learn the rest again.
     """
     before = len(model.layers)
     if model.shape.experts is not None:

@@ -1,4 +1,4 @@
-"""The training loop: reads a recipe, writes a checkpoint folder in the published layout.
+"""The training loop: read a recipe, train, and write a checkpoint folder in the published layout.
 
 During the run the folder holds `checkpoint.pt` and `log.jsonl`; afterwards it holds the weights (bfloat16),
 the tokenizer, the recipe and the log. Scripts that call `train` with worker processes need the usual
@@ -64,7 +64,7 @@ def train(
     watch: Watch | None = None,
     probe: Probe | None = None,
 ) -> Record:
-    """Train from a recipe file into the folder `out`; return the last record."""
+    """Train from a recipe file into the folder `out`, and return the last record."""
     checkpoint = out / CHECKPOINT
     if checkpoint.exists() and not resume:
         raise ValueError(f"{out} holds an interrupted run; resume it, or choose an empty folder")
@@ -130,7 +130,7 @@ class Trainer:
         plan, schedule = self.recipe.run, self.recipe.schedule
         meter = Meter(self.device)
         batch = next(loader)
-        started = monotonic() - self.elapsed  # without the start of the workers
+        started = monotonic() - self.elapsed  # the start of the workers does not count
         while True:
             factor = schedule.factor(self.step, schedule.progress(self.step, self.elapsed))
             meter.add(self.train_step(batch, factor), batch)
@@ -161,7 +161,7 @@ class Trainer:
             batch = next(loader)
 
     def train_step(self, batch: Batch, factor: float) -> Tensor:
-        """Do one update, learning rates times `factor`; return the loss, still on the device."""
+        """Do one update with learning rates times `factor`. Return the loss, still on the device."""
         total = torch.zeros((), device=self.device)
         parts = batch.split(self.recipe.run.micro_batches)
         for part in parts:

@@ -1,7 +1,7 @@
 """Train the tokenizer of the shipped models on the tasks, and write it in LLaDA's or Dream's layout.
 
-Both share one byte-level BPE with Qwen2's split: each digit is a token, and words keep their space. Every
-word that is an option of a question is one token.
+Both share one byte-level BPE with Qwen2's split: each digit is a token, and words keep their leading space.
+Every word that is an option of a question is one token.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ TokenizerLayout = Literal["llada", "dream"]
 SIZE = 1536
 SEED = 7
 TEXTS = 60_000
-OPTION_WEIGHT = 50  # texts per added copy of an option
+OPTION_WEIGHT = 50  # each option is added once per this many texts
 
 BEGIN = {"llada": "<|startoftext|>", "dream": "<|beginoftext|>"}
 MASK = {"llada": "<|mdm_mask|>", "dream": "<|mask|>"}

@@ -1,1 +1,1 @@
-"""Read the answer from a text, one small file per kind of answer. Knows no benchmark."""
+"""Read the answer from a text, one small file per kind of answer. Independent of benchmarks."""

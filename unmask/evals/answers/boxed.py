@@ -14,7 +14,7 @@ TOKEN = re.compile(r"\\[a-zA-Z]+|[^\s{}$]+")
 def boxed(text: str) -> list[str]:
     """Return the contents of the boxes in order, an inner box after its outer one.
 
-    Skip unclosed boxes, and those inside `DEEPEST` others: all contents together stay linear in the text.
+    Skip unclosed boxes, and boxes inside `DEEPEST` others, so that the contents stay linear in the text.
     """
     contents = []
     closing = _closing_braces(text)
@@ -38,7 +38,7 @@ def _span(text: str, start: int, closing: Mapping[int, int]) -> tuple[int, int] 
 
 
 def _closing_braces(text: str) -> dict[int, int]:
-    """Map the place of each brace to that of the brace that closes it."""
+    """Map the place of each opening brace to that of its closing brace."""
     closing, opened = {}, []
     for brace in BRACE.finditer(text):
         place = brace.start()

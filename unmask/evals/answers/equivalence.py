@@ -42,19 +42,19 @@ def tidied(answer: str) -> str:
 
 
 def _comparable(gold: str, answer: str) -> bool:
-    """Return False for numbers in two different bases: math-verify compares the digits alone."""
+    """Return False for an empty answer, and for numbers in different bases, which math-verify ignores."""
     bases = [BASE.findall(text) for text in (gold, answer)]
     return bool(answer) and (not all(bases) or bases[0] == bases[1])
 
 
 @dataclass(frozen=True, slots=True)
 class _Verifier:
-    """A running verifier, which takes one pair at a time."""
+    """A running verifier, which compares one pair at a time."""
 
     process: subprocess.Popen[str]
 
     def ask(self, pair: tuple[str, str]) -> bool | None:
-        """Return its verdict, or None if there is none."""
+        """Return its verdict, or None if it hangs or has died."""
         assert self.process.stdin is not None
         try:
             self.process.stdin.write(json.dumps(pair) + "\n")

@@ -9,7 +9,7 @@ from unmask.evals.answers.boxed import boxed
 from unmask.evals.answers.phrase import RELEASED, behind_last
 
 LISTED = "separated by commas"  # a question with this phrase has several answers, in any order
-SAME: dict[str, str | Callable[[re.Match[str]], str]] = {  # spelling -> the one we keep
+SAME: dict[str, str | Callable[[re.Match[str]], str]] = {  # spelling -> the spelling we keep
     r"\\[dtc]frac": r"\\frac",
     r"\\(?:left|right|displaystyle|[,;:!> ])(?![a-zA-Z])": "",
     r"\\q?quad(?![a-zA-Z])|~": "",
@@ -57,7 +57,7 @@ def released_answers(text: str) -> list[str]:
 
 
 def rewritten(answer: str) -> str:
-    """Rewrite an answer in the spelling that is compared."""
+    """Rewrite an answer in the spelling used for comparison."""
     answer = answer.strip()
     for pattern, by in REWRITES:
         answer = pattern.sub(by, answer)

@@ -13,13 +13,13 @@ ARTICLE = re.compile(r"a\s+(?!is\b|because\b|since\b|as\b)\w", re.IGNORECASE)
 
 
 def final_letter(text: str, letters: str) -> str | None:
-    """Return the boxed letter, else the one after "answer is", the first of the text, or the last named."""
+    """Return the boxed letter, else one after "answer is", at the start of the text, or named last."""
     for box in reversed(boxed(text)):
         if letter := _opening(box, letters):
             return letter
     ends = answer_ends(text)
     for place in reversed(range(len(ends))):
-        # a letter comes before the second "answer is" from here, if at all
+        # a letter comes before the second "answer is" from here, if at all; stopping there keeps this linear
         until = ends[place + 2] if place + 2 < len(ends) else None
         if letter := _opening(text[ends[place] : until], letters):
             return letter
@@ -37,7 +37,7 @@ def _opening(text: str, letters: str) -> str | None:
 
 
 def _named(text: str, letters: str) -> str | None:
-    """Return the last "option X" or "(X)", or a last line that is a letter."""
+    """Return the last line if it is a letter, else the letter of the last "option X" or "(X)"."""
     plain = MARKUP.sub("", text).rstrip(" \t\n.")
     last = re.fullmatch(rf"[(\[]?([{letters}])[)\]]?", plain.rsplit("\n", 1)[-1].strip())
     if last:

@@ -15,7 +15,7 @@ NOISE = re.compile(r"\\?\$|\\[,!;: ]|[*{}]|\\(?:text|mathrm|mathbf)\b")
 
 
 def final_number(text: str) -> str | None:
-    """Return the number after "answer is", else the last boxed one, else the last of all."""
+    """Return the number after "answer is", else the last boxed one, else the last number."""
     last_digit = max((match.start() for match in DIGIT.finditer(text)), default=-1)
     ends = [end for end in answer_ends(text) if end <= last_digit]
     if ends:
@@ -27,7 +27,11 @@ def final_number(text: str) -> str | None:
 
 
 def released_number(text: str) -> str | None:
-    """Read as released: after "answer is" the first box or number, without the phrase the last number."""
+    """Return the number that the released code reads.
+
+    That is the first box after "answer is", else the first number there. Without the phrase, it is the first
+    box, else the last number.
+    """
     behind = behind_last(text, RELEASED)
     if behind is None:
         return _of_first_box(text) or _pick(text, -1)

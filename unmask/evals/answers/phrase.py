@@ -23,6 +23,6 @@ def behind_last(text: str, phrase: re.Pattern[str]) -> str | None:
 
 def first_sentence(text: str, start: int) -> str:
     """Return the text from `start` to a full stop or line end; a decimal point does not count."""
-    begin = SPACE.match(text, start).end()  # type: ignore[union-attr]  # it matches nothing at the least
+    begin = SPACE.match(text, start).end()  # type: ignore[union-attr]  # it also matches an empty string
     stop = SENTENCE_END.search(text, begin)
     return text[begin : stop.start() if stop else None].strip(" \t*")

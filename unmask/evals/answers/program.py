@@ -12,7 +12,7 @@ STATEMENT = re.compile(
     r"^(?:(?:async )?def \w|class \w|from [\w.]+ import |import \w|@\w|\w+ *= *[^=\s])", re.MULTILINE
 )
 MOST_TRIES = 200  # compilations in the search for the code in a text
-LONG = 100  # lines of a code that is not tried with every number of lines
+LONG = 100  # longer code is not tried with every number of lines
 
 
 def find_code(text: str, name: str) -> str:
@@ -38,7 +38,7 @@ def complete(start: str, body: str) -> str:
     """Complete `start`, a function that ends with its docstring, with a body from a text.
 
     The body may have lost the indentation of its first line or of all lines, use tabs, or end in prose.
-    Of these readings, take the one that keeps most lines as Python.
+    Use the reading that keeps the most lines as Python.
     """
     body = body.strip("\n").rstrip()
     spaced = body.expandtabs(4)
@@ -80,9 +80,9 @@ def _unfenced(text: str, name: str) -> str:
 
 
 def _longest(start: str, code: str, tries: Iterator[int]) -> str:
-    """Return the most first lines of the code that are Python after `start`.
+    """Return as many of the code's first lines as are Python after `start`.
 
-    Try every number of lines of a short code; in a long one, go on at the line of the error. Give up when
+    Drop the last line of short code until it is Python; cut long code at the line of the error. Give up when
     there are no more `tries`.
     """
     lines = code.splitlines(keepends=True)

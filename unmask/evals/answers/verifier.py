@@ -1,4 +1,4 @@
-"""Compares mathematical answers with math-verify. Started as a script, never imported.
+"""Compare mathematical answers with math-verify. Started as a script, never imported.
 
 Reads a JSON pair [gold, answer] per line from the standard input and writes true or false for each. It has
 its own process, so that its time limits work (they need the main thread) and an endless calculation can be
@@ -18,7 +18,7 @@ KINDS = (LatexExtractionConfig(boxed_match_priority=0), ExprExtractionConfig())
 
 
 def read(answer: str) -> list:  # type: ignore[type-arg]
-    """Parse an answer without its dollar signs."""
+    """Parse an answer, given without dollar signs."""
     return parse(f"\\boxed{{{answer}}}", extraction_config=KINDS, parsing_timeout=SECONDS)  # type: ignore[no-any-return]
 
 

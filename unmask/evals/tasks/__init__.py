@@ -1,1 +1,1 @@
-"""One small file per benchmark: where the data comes from, prompt, answer extraction, scoring."""
+"""One small file per benchmark: data source, prompt, answer extraction and scoring."""

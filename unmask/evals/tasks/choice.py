@@ -13,7 +13,7 @@ from unmask.evals.task import Sample, Task, Verdict
 from unmask.text.prompts import Message
 
 Extract: TypeAlias = Callable[[str], str | None]
-UNTIL = re.compile(r"</s>|\n")  # as released, cut after the generation: saves no steps
+UNTIL = re.compile(r"</s>|\n")  # as released, applied after the generation, so it saves no steps
 
 
 def choice_task(name: str, protocol: str, version: int, source: Source, make: Make, extract: Extract) -> Task:
@@ -40,7 +40,7 @@ def ask_for_letter(question: str, texts: Sequence[str]) -> list[Message]:
 
 
 def letter_of(count: int) -> Extract:
-    """Read the letter under our own protocol."""
+    """Return the function that reads the letter under our own protocol."""
     return partial(final_letter, letters="ABCD"[:count])
 
 

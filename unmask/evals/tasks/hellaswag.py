@@ -42,7 +42,7 @@ def _sample(released: bool, place: int, row: Row) -> Sample:
 
 
 def clean(text: str) -> str:
-    """Remove the marks of the web pages from a text."""
+    """Remove the marks left by web pages from a text."""
     return re.sub(r"\[.*?\]", "", text.strip().replace(" [title]", ". ")).replace("  ", " ").strip()
 
 
@@ -53,7 +53,7 @@ def _query(row: Row) -> str:
 
 
 def _prepared(query: str) -> str:
-    """Return the same text from a file that does not capitalise the part to continue."""
+    """Return the same text from a file's `query`, which does not capitalize the part to continue."""
     if query.endswith((".", "!", "?", '"', "'", ")", ",")):
         return query
     return LAST_SENTENCE.sub(lambda last: last.group().capitalize(), query)

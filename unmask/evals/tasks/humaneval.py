@@ -17,7 +17,7 @@ VERSION = 1
 SOURCE = Source(file="humaneval/HumanEval.jsonl", hub="openai/openai_humaneval", rows=164)
 ASK = "Complete this Python function. Answer with the whole function in one ```python block."
 SYSTEM = "You complete only Python code."
-# the first block, its tag and closing fence optional; the released code strips it, unindenting a bare body
+# the first block; its tag and closing fence are optional, and a bare body keeps its indentation
 BLOCK = re.compile(r"```(?:python)?[^\S\n]*\n?(.*?)(?:```|\Z)", re.DOTALL)
 
 

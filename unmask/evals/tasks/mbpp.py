@@ -108,7 +108,7 @@ def _code_released(sample: Sample, text: str) -> str:
 def _score(
     extract: Callable[[Sample, str], str], samples: Sequence[Sample], texts: Sequence[str]
 ) -> list[Verdict]:
-    # the set-up runs after the program, because it may use its classes; the asserts keep their messages
+    # the set-up runs after the program, because it may use the program's classes
     jobs = [
         Job(extract(sample, text), (*sample.meta["setup"], *sample.meta["tests"]))
         for sample, text in zip(samples, texts, strict=True)

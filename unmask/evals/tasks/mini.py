@@ -13,8 +13,8 @@ from unmask.training.tasks.files import dev_items, held_out_items
 VERSION = 1
 CANVAS = 128
 LONG_CANVAS = {"mini-report": 320}
-RUN = ("mini-humaneval", "mini-mbpp", "mini-fim-code")  # answers are programs
-# no problem is in two of them, and none is a training problem
+RUN = ("mini-humaneval", "mini-mbpp", "mini-fim-code")  # tasks whose answers are programs
+# no problem is in two of these sets, and none is a training problem
 ITEMS: dict[str, Callable[[str], Sequence[Item]]] = {
     "mini": test_items,
     "dev": lambda name: dev_items(get_task(name)),

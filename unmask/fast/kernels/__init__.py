@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 SWITCH = "UNMASK_KERNELS"
-MOST_CANDIDATES = 32  # the kernel finds candidates one by one
-SHARED_MEMORY = 227 * 1024  # bytes of a program that the largest tiles need
+MOST_CANDIDATES = 32  # the kernel finds candidates one by one, which is slow for many
+SHARED_MEMORY = 227 * 1024  # bytes that a program with the largest tiles needs
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 
 
@@ -28,7 +28,7 @@ def usable(logits: Tensor, top_k: int) -> bool:
 
 
 def attends(weight: Tensor, head_size: int) -> bool:
-    """Whether a kernel can compute attention in this dtype with heads of this size."""
+    """Whether a kernel can compute attention in the weight's dtype with heads of this size."""
     return head_size in (16, 32, 64, 128) and multiplies(weight)
 
 
@@ -45,7 +45,7 @@ def multiplies(weight: Tensor) -> bool:
 def multiplies_narrow(weight: Tensor, inputs: torch.dtype) -> bool:
     """Whether a kernel can multiply inputs of this dtype by a quantized weight or a stack of experts.
 
-    Its tiles need the shared memory and the copy engine of a Hopper, and int4 needs inputs of 16 bits.
+    The tiles need the shared memory and the copy engine of a Hopper GPU, and int4 needs 16-bit inputs.
     """
     if not weight.is_cuda or os.environ.get(SWITCH) == "0" or not _installed():
         return False

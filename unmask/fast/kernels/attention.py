@@ -17,8 +17,8 @@ from torch import Tensor
 from unmask.fast.kernels import device_of
 
 LOG2_E = 1.4426950408889634
-TILE = 64, 64  # queries and keys per program
-FEW = 16, 64  # of a block of a few columns
+TILE = 64, 64  # queries per program, and keys per step
+FEW = 16, 64  # the same for blocks of a few columns
 SMALL = 16, 128  # used if all programs fit on the GPU at once and each fits in shared memory
 SMALL_BYTES = 139264
 
@@ -26,8 +26,8 @@ SMALL_BYTES = 139264
 def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
     """Attend from queries [B, H, n, D] to keys and values [B, H / groups, N, D]; return [B, n, H * D].
 
-    `mask` [1 or B, 1, 1 or n, N] is True on the keys that a query may attend to, at least one; without it, on
-    all keys. The last dimension of queries, keys and values must be contiguous.
+    `mask` [1 or B, 1, 1 or n, N] is True on the keys that a query may attend to, at least one. Without a
+    mask, queries attend to all keys. The last dimension of queries, keys and values must be contiguous.
     """
     rows, heads, n, size = query.shape
     out = _empty(query, key, value, mask)
@@ -60,7 +60,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Te
 
 
 def _tile(query: Tensor) -> tuple[int, int]:
-    """Return the number of queries and keys per program."""
+    """Return the number of queries per program and of keys per step."""
     rows, heads, n, _ = query.shape
     if triton.cdiv(n, SMALL[0]) * rows * heads <= _max_small_programs(query.device):
         return SMALL

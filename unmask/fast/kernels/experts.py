@@ -1,8 +1,8 @@
-"""Mixtures of experts in Triton, see `unmask.fast.experts`.
+"""Mixtures of experts in Triton; see `unmask.fast.experts`.
 
 Pairs of a token and one of its experts are sorted into slots of a few rows. A slot holds pairs of one expert
-only, so that a program multiplies its rows by one matrix. The number of slots depends on sizes alone, which
-lets a CUDA graph capture a mixture; the programs of an empty slot end at once.
+only, so that a program multiplies its rows by one matrix. The number of slots depends only on sizes, so
+a CUDA graph can capture a mixture. The programs of an empty slot end at once.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from unmask.fast.kernels.quantized import describe, unpack
 from unmask.fast.kernels.tiles import GROUP, Tile, count_slots
 
 SORT_PART = 4096  # pairs that a program sorts at a time
-EMPTY = -1  # marks an empty slot and an empty row of a slot
+EMPTY = -1  # marks an empty slot or an empty row of a slot
 
 
 def sort_pairs(chosen: Tensor, experts: int, rows: int) -> tuple[Tensor, Tensor]:
-    """Sort the pairs of `chosen` [T, k] by expert; return them as slots [S, rows], and the expert of each.
+    """Sort the pairs of `chosen` [T, k] by expert. Return slots [S, rows] of pairs, and each slot's expert.
 
     Pair p is choice p % k of token p // k. Pairs of an expert stay in order.
     """
@@ -51,11 +51,11 @@ def expert_product(
     gated: bool,
     dtype: torch.dtype,
 ) -> Tensor:
-    """Multiply the rows of `count` pairs by the matrices [E, out, in] of their experts: [count, out].
+    """Multiply the rows of `count` pairs by the matrices [E, out, in] of their experts, into [count, out].
 
-    x [n, in] has a row for every count / n pairs. `gated`: a matrix holds a gate and an up half, and the
-    result is silu(gate) * up. Rows and weights in e4m3 or int8 have scales [n, 1] and [E, out]. Weights in
-    int4 [E, out, in / 2] have scales [E, out, groups], and their rows none.
+    Each row of x [n, in] belongs to count / n pairs. If `gated`, a matrix holds a gate half and an up half,
+    and the result [count, out / 2] is silu(gate) * up. Rows and weights in e4m3 or int8 have scales [n, 1]
+    and [E, out]. int4 weights [E, out, in / 2] have scales [E, out, groups], and their rows have none.
     """
     outputs, inputs = weight.shape[1], x.shape[1]
     size = outputs // 2 if gated else outputs
@@ -104,8 +104,8 @@ def _sort(  # type: ignore[no-untyped-def]
 ):
     """Write the slots of one expert.
 
-    Slots of expert e begin at (pairs of the experts before it) // ROWS + e. That leaves enough of them for
-    every expert, whatever the rest of the division, and no program must know the counts of all experts.
+    The slots of expert e begin at (pairs of all experts before it) // ROWS + e. This leaves enough slots for
+    every expert, whatever the remainder of the division. So no program needs the counts of all experts.
     """
     expert = tl.program_id(0)
     part = tl.arange(0, PART)
@@ -154,7 +154,8 @@ def _multiply(  # type: ignore[no-untyped-def]
 ):
     """Multiply the rows of one slot by some rows of its expert's matrix.
 
-    The weight is the left factor: the tensor cores take 64 or more of its rows, but any number of columns.
+    The weight is the left factor, because the tensor cores need at least 64 rows on the left, but accept few
+    columns on the right.
     """
     slot = tl.program_id(0)
     expert = tl.load(of_slot + slot)
@@ -196,7 +197,7 @@ def _multiply(  # type: ignore[no-untyped-def]
 def _store(  # type: ignore[no-untyped-def]
     result, up, out, pair, output, SIZE: tl.constexpr, GATED: tl.constexpr
 ):
-    """Write some outputs of some pairs."""
+    """Apply the gate, if any, and write some outputs of some pairs."""
     if GATED:
         result = result / (1.0 + tl.exp(-result)) * up
     place = pair[None, :].to(tl.int64) * SIZE + output[:, None]
@@ -220,7 +221,7 @@ def _multiply_int4(  # type: ignore[no-untyped-def]
     GATED: tl.constexpr,
     ON_GPU: tl.constexpr,
 ):
-    """Compute `_multiply` with packed weights; a byte holds two weights of its group, HALF inputs apart."""
+    """Compute `_multiply` with packed weights. A byte holds two weights of its group, HALF inputs apart."""
     slot = tl.program_id(0)
     expert = tl.load(of_slot + slot)
     if expert < 0:

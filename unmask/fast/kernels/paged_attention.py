@@ -1,7 +1,7 @@
-"""Attention to keys and values in pages, in Triton; `unmask.models.layers.attend` gathers them in torch.
+"""Attention to paged keys and values in Triton. `unmask.models.layers.attend` does the same in torch.
 
-Rows of a server differ in length. Each program reads the pages of its row alone, up to the last column that
-its queries see, so no keys are copied and a graph serves rows of any length.
+Rows of a server differ in length. Each program reads only the pages of its row, up to the last column that
+its queries see. So no keys are copied, and a graph serves rows of any length.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor
 from unmask.fast.kernels import device_of
 from unmask.fast.kernels.attention import LOG2_E
 
-MIN_TILE, MAX_TILE = 16, 64  # pairs of a query and a head in a program
+MIN_TILE, MAX_TILE = 16, 64  # pairs of a query and a head per program
 
 
 def attend(
@@ -24,8 +24,8 @@ def attend(
 ) -> Tensor:
     """Attend from queries [B, H, n, D] to a pool of keys and values, [columns, H / groups, D] each.
 
-    `table` [B, P], `first` [B] and `ends` [B, n] are those of `unmask.models.layers.Pages`, `page` is the
-    number of columns of a page. Returns [B, n, H * D].
+    `table` [B, P], `first` [B] and `ends` [B, n] are the fields of `unmask.models.layers.Pages`. `page` is
+    the number of columns of a page. Return [B, n, H * D].
     """
     rows, heads, n, size = query.shape
     groups = heads // keys.shape[1]

@@ -1,4 +1,4 @@
-"""Split-K matrix product of few columns in half precision, see `unmask.fast.split_products`."""
+"""Split-K matrix product of few columns in half precision; see `unmask.fast.split_products`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from unmask.fast.kernels.tiles import known_tile, tile_of
 
 
 def fits(x: Tensor, weight: Tensor, splits: int) -> bool:
-    """Whether the kernel can multiply x [n, inner] with the weight [size, inner]."""
+    """Whether the kernel can multiply x [n, inner] by the weight [size, inner]."""
     size, inner = weight.shape
     tile = tile_of(weight.dtype, len(x), size)
     if tile is None or size % tile.outputs or inner % (tile.inner * splits):

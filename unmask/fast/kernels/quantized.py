@@ -1,7 +1,7 @@
-"""Products with narrow weights in Triton, see `unmask.fast.quantized`.
+"""Products with quantized weights in Triton; see `unmask.fast.quantized`.
 
-A weight is read as it is stored, and scales are applied before the output is written. With few rows a product
-takes as long as its weight takes to arrive; its inner dimension is then split to keep all of a GPU busy.
+A weight is read in its stored form, and scales are applied before the output is written. With few rows, a
+product takes as long as loading its weight. Its inner dimension is then split to keep the whole GPU busy.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ def scaled_product(
     splits: int,
     dtype: torch.dtype,
 ) -> Tensor:
-    """Return partial sums [splits, n, out] of rows x [n, in] times a weight, in e4m3 or int8 with all scales.
+    """Return partial sums [splits, n, out] of rows x [n, in] times a weight [out, in].
 
-    In half precision there are no scales.
+    In e4m3 and int8, the scales of rows and weight are applied. In half precision there are no scales.
     """
     outputs, inputs = weight.shape
     out = x.new_empty(splits, len(x), outputs, dtype=dtype)
@@ -79,7 +79,7 @@ def int4_product(
 
 
 def describe(matrix: Tensor, rows: int, columns: int) -> object:
-    """Describe a matrix to the GPU's copy engine, which loads parts of so many rows and columns."""
+    """Describe a matrix to the GPU's copy engine, which loads parts of this many rows and columns."""
     from triton.tools.tensor_descriptor import TensorDescriptor  # since Triton 3.4
 
     return TensorDescriptor.from_tensor(matrix, [rows, columns])
@@ -94,7 +94,7 @@ def _extra(n: int, tile: Tile) -> int:
 
 
 def _grid(n: int, outputs: int, tile: Tile, splits: int) -> tuple[int, int]:
-    """Return the programs of a product; those that read the same weights follow each other."""
+    """Return the grid of a product. Programs that read the same weights follow each other."""
     return triton.cdiv(n, _rows(n, tile) + _extra(n, tile)) * (outputs // tile.outputs), splits
 
 
@@ -120,8 +120,8 @@ def _scaled(  # type: ignore[no-untyped-def]
 ):
     """Multiply some rows of x by some rows of the weight, over one part of the inner dimension.
 
-    The tensor cores take 64 or more rows of the left factor, but any number of the right one. So extra rows
-    need the weight on the left; they have sums of their own, as the size of a tile is a power of two.
+    The tensor cores need at least 64 rows on the left, but accept few columns on the right. So extra rows
+    need the weight on the left. They have separate sums, because the size of a tile is a power of two.
     """
     row_tiles = tl.cdiv(n, ROWS + EXTRA)
     part = tl.program_id(1)
@@ -188,8 +188,8 @@ def _int4(  # type: ignore[no-untyped-def]
 ):
     """Multiply some rows of x by some rows of the packed weight, over some groups.
 
-    A byte holds two weights of its group, HALF inputs apart: both halves are multiplied as they come. The
-    weight is the left factor, which the tensor cores take from registers.
+    A byte holds two weights of its group, HALF inputs apart. Both halves are multiplied separately. The
+    weight is the left factor, which the tensor cores can read from registers.
     """
     row_tiles = tl.cdiv(n, ROWS + EXTRA)
     part = tl.program_id(1)
@@ -199,7 +199,7 @@ def _int4(  # type: ignore[no-untyped-def]
     half = tl.arange(0, HALF)
     first = part * PART
     is_row = (row < n)[None, :]
-    x += first * 2 * HALF + half[:, None]  # of row 0
+    x += first * 2 * HALF + half[:, None]  # in row 0
     if EXTRA:
         extra_row = first_row + ROWS + tl.arange(0, EXTRA)
         is_extra = (extra_row < n)[None, :]
@@ -226,7 +226,7 @@ def _int4(  # type: ignore[no-untyped-def]
         _store(extra_total.T, None, None, out, part, extra_row, output, n, outputs, False)
 
 
-# four bytes become two pairs of low halves and two pairs of high ones, as 128 + half; then 136 is subtracted
+# turns four bytes into two pairs of low halves and two pairs of high halves, as 128 + half, and subtracts 136
 UNPACK = tl.constexpr("""{
     .reg .b32 a, b, c, d;
     prmt.b32 a, $4, 0, 0x4140;
@@ -249,8 +249,8 @@ UNPACK = tl.constexpr("""{
 def unpack(packed, dtype: tl.constexpr, ON_GPU: tl.constexpr):  # type: ignore[no-untyped-def]
     """Return the weights, -8 to 7, in the low and in the high halves of bytes.
 
-    A GPU converts whole numbers slowly. So a half byte becomes the last bits of a float whose last bit counts
-    1: of 128 in bfloat16, of 1024 in float16. That and 8 are subtracted afterwards.
+    A GPU converts integers slowly. So a half byte becomes the last bits of a float whose last bit is worth 1,
+    which is 128 in bfloat16 and 1024 in float16. This offset and 8 are subtracted afterwards.
     """
     if dtype == tl.bfloat16 and ON_GPU:
         return tl.inline_asm_elementwise(
@@ -265,6 +265,6 @@ def unpack(packed, dtype: tl.constexpr, ON_GPU: tl.constexpr):  # type: ignore[n
 def _with_offset(  # type: ignore[no-untyped-def]
     packed, dtype: tl.constexpr, OFFSET: tl.constexpr, ZERO: tl.constexpr
 ):
-    """Unpack bytes with the bits of an offset, and subtract the offset and 8."""
+    """Unpack bytes into the last bits of an offset, and subtract the offset and 8."""
     low, high = packed.to(tl.uint16) & 15 | OFFSET, packed.to(tl.uint16) >> 4 | OFFSET
     return low.to(dtype, bitcast=True) - ZERO, high.to(dtype, bitcast=True) - ZERO

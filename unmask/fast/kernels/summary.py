@@ -1,8 +1,8 @@
-"""Top-k and log-sum-exp of logits in one read, in Triton; `unmask.decoding.summary` is the torch version.
+"""Top-k and log-sum-exp of logits in one read, in Triton. `unmask.decoding.summary` is the torch version.
 
-The first kernel reads the vocabulary in chunks and writes the maximum and sum of each. The k best tokens lie
-in the k chunks with the largest maxima, so the second kernel reads only those again. Chunks depend on the
-vocabulary alone, so a row gets the same numbers in any batch.
+The first kernel reads the vocabulary in chunks and writes the maximum and sum of each. The k best tokens are
+in the k chunks with the largest maxima, so the second kernel reads only those again. Chunks depend only on
+the vocabulary, so a row gets the same numbers in any batch.
 """
 
 from __future__ import annotations

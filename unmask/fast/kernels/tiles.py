@@ -1,8 +1,8 @@
-"""Sizes of products. Needs no Triton.
+"""Tile sizes of products. Needs no Triton.
 
-Timed on an H200 with benchmarks/tiles.py and benchmarks/experts.py: fp8 up to 64 rows and from 129 to 768 in
-the shapes of LLaDA-8B, with 65 and 3,072 rows in those of Dream-7B; int8 up to 64 rows and from 129 to 768;
-int4 up to 64 rows; the experts of LLaDA-MoE in bfloat16.
+Timed on an H200 with benchmarks/tiles.py and benchmarks/experts.py. fp8 was timed up to 64 rows and from 129
+to 768 in the shapes of LLaDA-8B, and with 65 and 3,072 rows in those of Dream-7B. int8 was timed up to 64
+rows and from 129 to 768, int4 up to 64 rows, and the experts of LLaDA-MoE in bfloat16.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ class Tile(NamedTuple):
 
     rows: int
     outputs: int
-    inner: int  # per step of the program
+    inner: int  # inner dimension per step of the program
     warps: int
     stages: int
-    splits: int = 1  # of the inner dimension, where the next norm adds up the parts
-    copies: bool = False  # the GPU's copy engine (TMA) loads whole tiles; then no extra rows
+    splits: int = 1  # parts of the inner dimension, where the next norm adds them up
+    copies: bool = False  # whether the GPU's copy engine (TMA) loads whole tiles, without extra rows
     extra: int = 0  # rows beyond the tile that share its loaded weights; they need the weight on the left
 
 
 class Case(NamedTuple):
-    """The largest product that a tile is used for; without a tile, the library is faster."""
+    """The largest product that a tile is used for. Without a tile, the library is faster."""
 
     rows: int
     outputs: int
@@ -43,10 +43,10 @@ FEW = [
     Case(80, 8192, Tile(64, 64, 256, 4, 5, splits=2, extra=16)),
     Case(80, 32768, Tile(64, 64, 128, 4, 5, extra=16)),
 ]
-# split as `unmask.fast.split_products` says; within 99 KiB of shared memory, as a GPU of capability 8.6 has
-# With extra rows for 65 columns a step of Dream-7B inside a block took 5.09 ms instead of 4.74.
+# `unmask.fast.split_products` sets the splits. The tile fits into 99 KiB of shared memory (capability 8.6).
+# With extra rows for 65 columns, a step of Dream-7B inside a block took 5.09 ms instead of 4.74 ms.
 HALF_PRECISION = [Case(64, ANY, Tile(64, 64, 128, 4, 4))]
-# by the dtype of a weight; the first case that fits is taken
+# the cases for each dtype of a weight; the first one that fits is used
 CASES: dict[torch.dtype, list[Case]] = {
     torch.bfloat16: HALF_PRECISION,
     torch.float16: HALF_PRECISION,
@@ -96,9 +96,9 @@ def known_tile(dtype: torch.dtype, rows: int, outputs: int) -> Tile:
 
 
 class ExpertTiles(NamedTuple):
-    """The tiles of both products of a mixture of experts; they have the same rows."""
+    """The tiles of both products of a mixture of experts, with the same number of rows."""
 
-    gate_up: Tile  # `outputs` of the gate and as many of the up half
+    gate_up: Tile  # computes `outputs` outputs of the gate half and of the up half
     down: Tile
 
 
@@ -119,7 +119,7 @@ INT4_EXPERTS = {
     24: ExpertTiles(Tile(32, 64, GROUP, 4, 4), Tile(32, 64, GROUP, 4, 4)),
     96: ExpertTiles(Tile(64, 64, GROUP, 4, 4), Tile(64, 64, GROUP, 4, 4)),
 }
-# by the dtype of the weights: the most rows of an average expert that the tiles are used for
+# for each dtype of the weights: tiles by the largest average number of rows per expert that they are used for
 EXPERT_TILES: dict[torch.dtype, dict[int, ExpertTiles]] = {
     torch.bfloat16: WIDE_EXPERTS,
     torch.float8_e4m3fn: NARROW_EXPERTS,
@@ -129,11 +129,11 @@ EXPERT_TILES: dict[torch.dtype, dict[int, ExpertTiles]] = {
 
 
 def expert_tiles(dtype: torch.dtype, pairs: int, experts: int) -> ExpertTiles | None:
-    """Return the tiles for so many pairs of a token and an expert, or None to leave them to the library."""
+    """Return the tiles for `pairs` pairs of a token and an expert, or None to leave them to the library."""
     rows = pairs / experts
     return next((tiles for most, tiles in EXPERT_TILES.get(dtype, {}).items() if rows <= most), None)
 
 
 def count_slots(pairs: int, experts: int, rows: int) -> int:
-    """Return the slots of so many rows that any choice of experts fits into."""
+    """Return how many slots of `rows` rows any choice of experts fits into."""
     return pairs // rows + experts

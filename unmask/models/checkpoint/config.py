@@ -17,9 +17,9 @@ CONFIG = "config.json"
 LARGEST = 1 << 40
 LARGEST_SETTING = 1 << 20
 Config = Mapping[str, object]
-# in the name of a field
+# in the names of fields that configure experts or their router
 ROUTING = re.compile("router|routed|expert|topk|top_k_|^moe_|_group|score_func|scoring|first_k_dense")
-WITHOUT_EFFECT = {"output_router_logits", "router_aux_loss_coef", "moe_backend"}  # on a forward
+WITHOUT_EFFECT = {"output_router_logits", "router_aux_loss_coef", "moe_backend"}  # not used in a forward
 
 
 def read_config(folder: Path) -> dict[str, object]:
@@ -47,7 +47,7 @@ def new_tokens(folder: Path) -> int | None:
 
 
 def chat_turns(folder: Path) -> int | None:
-    """Return `turns` of generation_config.json, the questions of a chat, or None if it names no limit."""
+    """Return `turns` of generation_config.json, the most questions of a chat, or None if it has no limit."""
     return _generation_setting(folder, "turns")
 
 
@@ -146,7 +146,7 @@ def layer_numbers(config: Config, name: str, layers: int) -> frozenset[int]:
 
 
 def layer_flags(config: Config, name: str, layers: int) -> list[int]:
-    """Return one flag for each layer; an absent field sets none back."""
+    """Return one flag for each layer, or an empty list if the field is absent."""
     value = config.get(name)
     if value is None:
         return []
@@ -165,7 +165,7 @@ def attention_block(config: Config, name: str, max_length: int, *, default: int 
 
 
 def expert_count(config: Config) -> tuple[int, int]:
-    """Return the number of experts, and of those that a token takes."""
+    """Return the number of experts, and of those that a token uses."""
     experts, chosen = size(config, "num_experts"), size(config, "num_experts_per_tok")
     if chosen > experts:
         problem = f"must be at most num_experts ({experts})"
@@ -174,7 +174,7 @@ def expert_count(config: Config) -> tuple[int, int]:
 
 
 def known_routing(config: Config, known: Collection[str]) -> None:
-    """Raise if a setting of experts or their router is on that the class does not know."""
+    """Raise if the config sets an option of experts or their router that the class does not support."""
     for name, value in config.items():
         if ROUTING.search(name) and name not in known and name not in WITHOUT_EFFECT and value:
             problem = "must be absent: it is a setting of experts that this model class does not know"

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from unmask.models.checkpoint.files import CheckpointFiles, read_object, token_text
 
-# how published tokenizers spell the mask, for those that have no mask_token
+# how published tokenizers without a mask_token spell the mask
 MASKS = ("<|mask|>", "<|MASK|>", "<MASK>", "|<MASK>|")
-BD3LM_BLOCK = 32  # of dllm's BD3LM checkpoints
+BD3LM_BLOCK = 32  # the block length of dllm's BD3LM checkpoints
 
 
 def mask_id(folder: Path) -> int | None:
@@ -35,7 +35,7 @@ def _added_ids(files: CheckpointFiles) -> Iterator[tuple[str | None, int]]:
 
 
 def block_size(folder: Path, config: Mapping[str, object]) -> int | None:
-    """Return the block length that a checkpoint's name tells, as SDAR-8B-Chat-b32 does, or None."""
+    """Return the block length that a checkpoint's name implies, as in SDAR-8B-Chat-b32, or None."""
     kind, name = str(config.get("model_type")).lower(), checkpoint_name(folder)
     if kind.startswith("sdar") and (found := re.search(r"-b(\d{1,4})(?!\w)", name)):
         return int(found.group(1))

@@ -1,4 +1,4 @@
-"""Load a model by name; of a checkpoint, config.json picks the class, safetensors fill in the weights."""
+"""Load a model by name. For a checkpoint, config.json selects the class and safetensors hold the weights."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ from unmask.plugins import call_factory, is_file_name, load_from_file, load_plug
 
 logger = logging.getLogger(__name__)
 
-GROUP = "unmask.models"  # of entry points; their names are model types
-HF = "hf:"  # before the name of a Hugging Face masked LM
+GROUP = "unmask.models"  # the group of entry points whose names are model types
+HF = "hf:"  # the prefix for the name of a Hugging Face masked LM
 # lower-case model_type of config.json -> a class, or "module:class", imported on first use
 MODEL_TYPES: dict[str, Any] = {
     "llada": "unmask.models.llada:LLaDA",
@@ -76,11 +76,11 @@ def load(
 ) -> Trunk:
     """Load a model, frozen and in eval mode, from a folder or hub id ("owner/name", "owner/name@revision").
 
-    "hf:NAME" or "hf:FOLDER" loads a Hugging Face masked LM (a HuggingFaceLM, which needs transformers), and
-    "FILE.py:Class" runs the file and returns Class(): both decode like a Trunk, but cannot be compiled.
+    "hf:NAME" or "hf:FOLDER" loads a Hugging Face masked LM (a HuggingFaceLM, which needs transformers).
+    "FILE.py:Class" runs the file and returns Class(). Both decode like a Trunk, but cannot be compiled.
     device="auto" picks CUDA, then MPS, then the CPU. dtype="auto" keeps the stored dtype, but uses float32 on
-    the CPU; "fp8", "int8" and "int4" quantize linear layers while they load, and compute all else in bfloat16
-    (CPU: float32). A model that was saved so is loaded so.
+    the CPU. "fp8", "int8" and "int4" quantize linear layers while they load, and compute everything else in
+    bfloat16, or in float32 on the CPU. A model that was saved in one of these formats is loaded in it.
     """
     if isinstance(source, str) and (source.startswith(HF) or is_file_name(source)):
         other: Trunk = _load_other(source, device, dtype)
@@ -133,7 +133,7 @@ def build(config: Mapping[str, object]) -> Trunk:
 
 
 def model_class(config: Mapping[str, object]) -> Family:
-    """Return the class of models that the config's architectures or its model_type names."""
+    """Return the model class that the config's architectures or model_type names."""
     kind, architectures = config.get("model_type"), config.get("architectures")
     if not isinstance(architectures, list | None):
         raise FieldError("architectures", architectures, "must be a list of names", where="config.json")
@@ -158,7 +158,7 @@ def model_class(config: Mapping[str, object]) -> Family:
 
 
 def register_model(model_type: str, family: type[Trunk] | str) -> None:
-    """Load checkpoints whose config.json has this model_type with a class, or with "module:class"."""
+    """Register a class, or "module:class", for checkpoints whose config.json has this model_type."""
     if not isinstance(model_type, str) or not model_type:
         raise FieldError("model_type", model_type, "must be a word, as config.json has it")
     if not isinstance(family, str) and not hasattr(family, "shape_of"):
@@ -189,7 +189,7 @@ def _load_other(source: str, device: str | torch.device, dtype: str | torch.dtyp
         remedy = "docs/adding-a-model.md has a complete one"
         raise FieldError("model", source, "must make a model with `info` and `__call__`", remedy)
     if not hasattr(model, "tokenizer"):
-        model.tokenizer = None  # as a checkpoint without a tokenizer
+        model.tokenizer = None  # like a checkpoint without a tokenizer
     if not isinstance(model, nn.Module):
         return model
     model = model.to(place) if dtype == "auto" else model.to(place, _pick_dtype(dtype, place, []))
@@ -230,7 +230,7 @@ def _match_tensors(
 
 
 def _warn_of_spare_head(model: Trunk, tensors: Sequence[StoredTensor]) -> None:
-    """Warn if a config ties head and embedding, but the file holds a head of its own."""
+    """Warn if a config ties head and embedding, but the file holds a separate head."""
     stored = {tensor.key: tensor for tensor in tensors}
     head, embedding = (stored.get(model.publish(name)) for name in ("head.weight", "embed.weight"))
     if head is None or embedding is None or model.needs(head.key):
@@ -241,7 +241,7 @@ def _warn_of_spare_head(model: Trunk, tensors: Sequence[StoredTensor]) -> None:
 
 
 def _fixed_dtypes(model: Trunk) -> dict[str, torch.dtype]:
-    """Return the dtype of every tensor of quantized layers; that of others is the user's choice."""
+    """Return the dtype of every tensor of quantized layers. The user chooses the dtype of all others."""
     return {
         f"{path}.{name}": tensor.dtype
         for path, module in model.named_modules()
@@ -287,7 +287,7 @@ def _quantize_state(
     compute_dtype: torch.dtype,
     format: str,
 ) -> dict[str, Tensor]:
-    """Read the state dict onto `device` and quantize it on the way; swaps the layers of the model."""
+    """Read the state dict onto `device` and quantize it on the way. Replace the layers of the model."""
     rows = {name: tensor.shape[-2:-1].numel() for name, tensor in model.state_dict().items()}
     quantizer = Quantizer(model, format, device)
     for slot, mapped in read_tensors(stored):
@@ -301,18 +301,18 @@ def _quantize_state(
 
 
 def _first_row(slot: Slot, rows: int) -> int:
-    """Return the first row of a slot if the experts of its stack, `rows` rows each, lie below each other."""
+    """Return the first row of a slot in its stack of experts, which have `rows` rows each."""
     starts = [(part.start or 0) if isinstance(part, slice) else part * rows for part in slot.part]
     return sum(starts)
 
 
 def _copied(mapped: Tensor, device: torch.device, dtype: torch.dtype) -> Tensor:
-    """Copy a tensor out of its file: a memory-mapped one would change with it."""
+    """Copy a tensor out of its file, because a memory-mapped tensor would change with the file."""
     return mapped.to(device, copy=True).to(dtype)
 
 
 def keeps_float32(name: str) -> bool:
-    """Return whether a tensor of ours stays in float32 in a narrower model: the bias of a router does."""
+    """Return whether one of our tensors stays in float32 in a narrower model, as a router's bias does."""
     return name.endswith(".expert_bias")
 
 
@@ -321,7 +321,7 @@ def _format_name(dtype: str | torch.dtype) -> str:
 
 
 def _wanted_format(dtype: str | torch.dtype, kept: str | None) -> str | None:
-    """Return the format that the model shall have, or None for plain weights."""
+    """Return the format that the model should have, or None for plain weights."""
     name = _format_name(dtype)
     if kept is not None and name not in ("auto", kept):
         problem = f"must be auto or {kept}, as the checkpoint was saved"
@@ -330,7 +330,7 @@ def _wanted_format(dtype: str | torch.dtype, kept: str | None) -> str | None:
 
 
 def warn_if_slow(format: str, device: torch.device) -> None:
-    """Warn if a device computes fp8 products in float32. Other formats are as fast as their memory."""
+    """Warn if a device computes fp8 products in float32, which is slow."""
     if format == "fp8" and not FORMATS[format].layer.has_products(device):
         logger.warning("%s has no fp8 products: they are computed in float32, slowly", device)
 
@@ -349,5 +349,5 @@ def _pick_dtype(
 
 
 def _stored_dtype(stored: Sequence[tuple[Slot, StoredTensor]]) -> torch.dtype:
-    """Return the widest dtype of a checkpoint, apart from tensors that are in float32 in any case."""
+    """Return the widest dtype of a checkpoint, apart from tensors that are always in float32."""
     return widest_dtype(tensor for slot, tensor in stored if not keeps_float32(slot.name))

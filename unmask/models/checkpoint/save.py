@@ -21,10 +21,10 @@ SHARD_BYTES = 5_000_000_000
 
 
 def save(model: Trunk, folder: str | Path, *, shard_bytes: int = SHARD_BYTES) -> None:
-    """Write a checkpoint that `load` and the family's published code can read; a quantized one, `load` alone.
+    """Write a checkpoint that `load` and the family's published code can read.
 
-    It holds config.json and safetensors, and copies the tokenizer and generation_config.json from the folder
-    that the model was loaded from.
+    Only `load` can read a quantized one. The checkpoint has config.json and safetensors. The tokenizer and
+    generation_config.json are copied from the folder that the model was loaded from.
     """
     if not shard_bytes >= 1:
         raise FieldError("shard_bytes", shard_bytes, "must be >= 1")
@@ -80,7 +80,7 @@ def _fill_randomly(name: str, tensor: Tensor, *, layers: int, generator: torch.G
     """Fill a tensor with values scaled so that predictions differ between columns and are confident."""
     if name.endswith("norm.weight"):
         return tensor.fill_(1.0)
-    if keeps_float32(name):  # the bias of a router: small beside its scores
+    if keeps_float32(name):  # a router's bias, small compared with its scores
         return tensor.float().normal_(0.0, 0.01, generator=generator)
     if name == "embed.weight":
         return tensor.normal_(generator=generator)
@@ -111,7 +111,7 @@ def _write(
         (folder / file).touch()
         mode = (folder / file).stat().st_mode
         save_file(tensors, folder / file, metadata={"format": "pt"})
-        (folder / file).chmod(mode)  # safetensors lets only the owner read it
+        (folder / file).chmod(mode)  # safetensors would let only the owner read it
         total += sum(tensor.nbytes for tensor in tensors.values())
         weight_map.update(dict.fromkeys(tensors, file))
         del tensors  # free this shard before gathering the next
@@ -121,7 +121,7 @@ def _write(
 
 
 def _published(model: Trunk, name: str, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
-    """Yield the published tensors that one of ours holds."""
+    """Yield the published tensors that one of our tensors holds."""
     tensor = tensor.cpu()
     for key, slot in model.published(name).items():
         yield key, _own_storage(tensor[slot.part].contiguous())

@@ -1,4 +1,4 @@
-"""Read the sizes of a model under the names that most families of Hugging Face share."""
+"""Read the sizes of a model from the fields that most families on Hugging Face share."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def read_shape(
     qk_norm: bool = True,
     experts: ExpertShape | None = None,
 ) -> Shape:
-    """Return the shape of a trunk; the arguments are the facts in which families differ."""
+    """Return the shape of a trunk. The arguments are the facts in which families differ."""
     width, heads = size(config, "hidden_size"), size(config, "num_attention_heads")
     return Shape(
         vocab_size=size(config, "vocab_size"),

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from safetensors import safe_open as SafeFile
 
 INDEX = "model.safetensors.index.json"
-MOST_NAMED = 8  # tensors in a message
+MOST_NAMED = 8  # most tensors that a message names
 SINGLE = "model.safetensors"
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
-NARROW = {"F8_E4M3": torch.float8_e4m3fn, "I8": torch.int8, "U8": torch.uint8}  # of quantized checkpoints
+NARROW = {"F8_E4M3": torch.float8_e4m3fn, "I8": torch.int8, "U8": torch.uint8}  # in quantized checkpoints
 
 Place = TypeVar("Place")
 
@@ -92,7 +92,7 @@ def stored_tensors(files: list[Path]) -> list[StoredTensor]:
 
 
 def check_sizes(stored: Sequence[StoredTensor], *, layers: int, weights: int) -> None:
-    """Raise if a model is far larger than its files, before it is built; `check_tensors` does the rest."""
+    """Raise if a model, not yet built, is far larger than its files. `check_tensors` does the rest."""
     held = sum(prod(tensor.shape) for tensor in stored)
     if layers > len(stored) or weights > 2 * held:
         raise ValueError(
@@ -106,9 +106,9 @@ def check_tensors(
     stored: Mapping[str, StoredTensor],
     dtypes: Mapping[str, torch.dtype] | None = None,
 ) -> None:
-    """Raise if the tensors differ from the model's, naming each one; keys are published names.
+    """Raise if the stored tensors differ from the model's, and name some of them. Keys are published names.
 
-    `dtypes`: of tensors that must be stored so; all others may have any float.
+    Tensors in `dtypes` must have this dtype. All others may have any float dtype.
     """
     misshaped = [
         f"{key} (file {list(stored[key].shape)}, model {list(expected[key])})"
@@ -136,7 +136,7 @@ def _some(keys: Sequence[str]) -> str:
 
 
 def _is_known(tensor: StoredTensor, dtypes: Mapping[str, torch.dtype]) -> bool:
-    """Return whether a tensor has the dtype that it must have, or any float if it need not."""
+    """Return whether a tensor has its required dtype, or any float dtype if none is required."""
     wanted = dtypes.get(tensor.key)
     return tensor.dtype in DTYPES if wanted is None else (DTYPES | NARROW).get(tensor.dtype) == wanted
 
@@ -162,7 +162,7 @@ def read_tensors(stored: Sequence[tuple[Place, StoredTensor]]) -> Iterator[tuple
 
 
 def first_rows(stored: StoredTensor) -> Tensor:
-    """Read some rows of a matrix, enough to tell it from another one."""
+    """Read some rows of a matrix, enough to distinguish it from another one."""
     with open_shard(stored.file) as shard:
         rows: Tensor = shard.get_slice(stored.key)[:64]
     return rows

@@ -1,4 +1,4 @@
-"""Swap the layers of a model for narrow ones, and fill them part by part while it loads."""
+"""Replace the layers of a model with quantized ones, and fill them part by part while it loads."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ from unmask.models.quantized.int8 import Int8Embedding, Int8Linear
 from unmask.models.quantized.linear import QuantizedLinear
 from unmask.models.trunk import Trunk
 
-FIELD = "quantization_config"  # of config.json
-METHOD = "unmask"  # its quant_method
+FIELD = "quantization_config"  # the field of config.json
+METHOD = "unmask"  # the quant_method in it
 REMEDY = "load the checkpoint that it was made from, and let dtype quantize it"
-WEIGHTS = 1 << 23  # quantized at a time
-LAST_LAYERS = 2  # whose rounding changes the logits more than that of others
+WEIGHTS = 1 << 23  # weights to quantize at a time
+LAST_LAYERS = 2  # the last layers, whose rounding changes the logits more than that of the others
 Model = TypeVar("Model", bound=Trunk)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Format:
-    """The layers of a format. Norms and routers are never quantized."""
+    """The layer classes of a format. Norms and routers are never quantized."""
 
-    layer: type[QuantizedLinear]  # of attention, MLP and experts
-    last: type[QuantizedLinear] | None = None  # of the last layers; None: as the others
-    head: type[QuantizedLinear] | None = None  # None: 16 bits, so that a few logits can be computed again
-    embed: type[Int8Embedding] | None = None  # None: 16 bits
-    version: int = 1  # another in config.json is refused
+    layer: type[QuantizedLinear]  # the class for attention, MLP and experts
+    last: type[QuantizedLinear] | None = None  # the class for the last layers; None means the same as `layer`
+    head: type[QuantizedLinear] | None = None  # None keeps 16 bits, so that a few logits can be recomputed
+    embed: type[Int8Embedding] | None = None  # None keeps 16 bits
+    version: int = 1  # config.json must have the same version
 
     def layer_of(self, path: str, layers: int) -> type[QuantizedLinear]:
-        """Return the layer that takes the place of a module of a model with so many layers."""
+        """Return the class that replaces a module of a model with this many layers."""
         is_last = path.startswith(tuple(f"layers.{layers - back}." for back in range(1, LAST_LAYERS + 1)))
         return self.last if is_last and self.last is not None else self.layer
 
@@ -50,7 +50,7 @@ FORMATS = {
 
 
 def quantize_modules(model: Trunk, name: str) -> dict[str, str]:
-    """Swap the layers of a model on `meta`. Return each swapped weight's old name and its layer's name."""
+    """Replace the layers of a model on `meta`. Return each replaced weight's name and its layer's name."""
     chosen = FORMATS[name]
     swapped: dict[str, str] = {}
     for path, module in list(model.named_modules()):
@@ -72,7 +72,7 @@ def quantize_modules(model: Trunk, name: str) -> dict[str, str]:
 
 
 class Quantizer:
-    """Collects the state dict of a model whose layers were swapped, quantizing some rows at a time."""
+    """Replaces the layers of a model and collects its state dict, quantizing some rows at a time."""
 
     def __init__(self, model: Trunk, name: str, device: torch.device) -> None:
         self.model = model
@@ -82,7 +82,7 @@ class Quantizer:
         self.state: dict[str, Tensor] = {}
 
     def write(self, name: str, rows: Tensor, start: int = 0) -> None:
-        """Quantize rows [n, in] of a swapped weight into its place, from row `start` on."""
+        """Quantize rows [n, in] of a replaced weight, and store them from row `start` on."""
         path = self.layers[name]
         layer = self.model.get_submodule(path)
         assert isinstance(layer, QuantizedLinear)
@@ -102,7 +102,7 @@ def quantize_model(model: Model, name: str) -> Model:
     weights = model.state_dict()
     quantizer = Quantizer(model, name, next(iter(weights.values())).device)
     for key in list(weights):
-        weight = weights.pop(key)  # each is freed before the next is quantized
+        weight = weights.pop(key)  # free each weight before quantizing the next
         if key in quantizer.layers:
             quantizer.write(key, weight.flatten(0, -2))
         else:

@@ -1,4 +1,4 @@
-"""Mixtures of experts with narrow weights: a stack [E, out, in] is a layer with E * out output channels."""
+"""Mixtures of quantized experts. A stack [E, out, in] is stored as a layer with E * out output channels."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HAS_SCALED = hasattr(torch, "_scaled_grouped_mm")
 
 
 class QuantizedExperts(nn.Module):
-    """SwiGLU layers with stacked narrow weights, quantized per expert and output channel."""
+    """SwiGLU layers with stacked weights, quantized per expert and output channel."""
 
     gate_up: QuantizedLinear
     down: QuantizedLinear
@@ -33,7 +33,7 @@ class QuantizedExperts(nn.Module):
         return self.run_fn(self, x, route)
 
     def run(self, x: Tensor, route: Route) -> Tensor:
-        """Run the chosen experts, see `mix`."""
+        """Run the chosen experts; see `mix`."""
         gate_up, down = (partial(self.multiply, layer) for layer in (self.gate_up, self.down))
         return mix(x, route, self.experts, gate_up, down)
 
@@ -52,7 +52,7 @@ class QuantizedExperts(nn.Module):
         return weight.view(self.experts, -1, weight.shape[1])
 
     def _scaled(self, layer: QuantizedLinear, x: Tensor, ends: Tensor) -> Tensor:
-        """Multiply in fp8; nothing is widened."""
+        """Multiply in fp8, without widening the weights."""
         narrow, row_scale = quantize_rows(x)
         stack, scale = self.stacked(layer.weight), layer.scale.view(self.experts, -1)
         product: Tensor = torch._scaled_grouped_mm(

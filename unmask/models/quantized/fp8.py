@@ -9,8 +9,8 @@ from torch import Tensor
 from unmask.models.quantized.linear import SMALLEST, QuantizedLinear, in_parts
 
 E4M3 = torch.float8_e4m3fn
-LARGEST = 448.0  # of e4m3
-UNIT = 16  # the library multiplies sizes that are multiples of it
+LARGEST = 448.0  # the largest value of e4m3
+UNIT = 16  # the library's sizes must be multiples of this
 FAST_SUMS = True  # add up in the tensor cores' own precision, as fp8 libraries do
 
 
@@ -30,7 +30,7 @@ def fits(weight: Tensor) -> bool:
 
 
 class FP8Linear(QuantizedLinear):
-    """A linear layer in fp8: one byte per weight, and half the arithmetic on Hopper and Ada."""
+    """A linear layer in fp8: one byte per weight, and twice the speed of arithmetic on Hopper and Ada."""
 
     format = "fp8"
 

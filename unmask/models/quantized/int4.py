@@ -1,9 +1,9 @@
-"""int4: weights alone, in groups of 128 inputs with a scale each, two weights per byte.
+"""int4: only weights are quantized, in groups of 128 inputs with a scale each, two weights per byte.
 
 Byte j of a group holds weight j in its low half and weight j + 64 in its high half, so that a kernel
-multiplies both halves without moving any. Weights are -8 to 7 times a signed scale: the largest weight of a
-group is -8 times it. On the small models this loses 2 % more than a zero point per group, which would cost
-another product.
+multiplies both halves without moving any weight. Weights are -8 to 7 times a signed scale, and the largest
+weight of a group becomes -8. On the small models, this loses 2 % more than a zero point per group, which
+would cost another product.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from unmask.models.quantized.linear import SMALLEST, QuantizedLinear, in_parts
 
 GROUP = 128
 HALF = GROUP // 2
-# ends of the range that are tried, as parts of a group's largest weight: cutting outliers off helps the rest
+# the ends of the range to try, as fractions of a group's largest weight; clipping outliers helps the rest
 REACHES = (1.0, 0.96, 0.92, 0.88, 0.84, 0.8, 0.76)
 
 
@@ -27,7 +27,7 @@ class Int4Linear(QuantizedLinear):
 
     @staticmethod
     def empty(outputs: int, inputs: int) -> tuple[Tensor, Tensor]:
-        groups = -(-inputs // GROUP)  # the last is filled up with zeros
+        groups = -(-inputs // GROUP)  # the last is padded with zeros
         return (
             torch.empty(outputs, groups * HALF, dtype=torch.uint8),
             torch.empty(outputs, groups, dtype=torch.float32),
@@ -55,7 +55,7 @@ class Int4Linear(QuantizedLinear):
 class Int4PairLinear(Int4Linear):
     """A linear layer with a byte per weight: a second int4 weight [out, in] holds the error of the first.
 
-    They lie side by side, as one int4 weight [out, 2 * in] for inputs that are repeated.
+    They are stored side by side, as one int4 weight [out, 2 * in] for inputs that are repeated.
     """
 
     @staticmethod
@@ -95,7 +95,7 @@ def best_scale(groups: Tensor) -> Tensor:
 
 
 def rounded(groups: Tensor, scale: Tensor) -> Tensor:
-    """Return the whole number, -8 to 7, that each weight becomes."""
+    """Return the integer, -8 to 7, that each weight becomes."""
     return (groups / scale).round_().clamp_(-8, 7)
 
 

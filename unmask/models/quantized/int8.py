@@ -1,4 +1,4 @@
-"""int8: weights with a scale per output channel, inputs with a scale per row, sums in whole numbers."""
+"""int8: weights with a scale per output channel, inputs with a scale per row, integer sums."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from torch import Tensor
 from unmask.models.quantized.linear import SMALLEST, QuantizedLinear, in_parts
 
 LARGEST = 127.0
-UNIT = 8  # a GPU multiplies sizes that are multiples of it,
-FEWEST = 17  # and at least as many rows
+UNIT = 8  # sizes on a GPU must be multiples of this
+FEWEST = 17  # the fewest rows that a GPU multiplies
 
 
 def quantize_rows(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -24,7 +24,7 @@ def quantize_rows(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class Int8Linear(QuantizedLinear):
-    """A linear layer in int8: one byte per weight, products of whole numbers."""
+    """A linear layer in int8: one byte per weight, integer products."""
 
     format = "int8"
 
@@ -63,7 +63,7 @@ class Int8Embedding(Int8Linear):
         return F.embedding(tokens, self.weight) * self.scale[tokens][..., None]
 
     def logits(self, states: Tensor) -> Tensor:
-        """Multiply states [..., size] by the table: [..., V]."""
+        """Multiply states [..., size] by the table, into [..., V]."""
         return self.multiply_fn(self, states)
 
 
@@ -73,7 +73,7 @@ def fits(weight: Tensor) -> bool:
 
 
 def integer_product(narrow: Tensor, weight: Tensor, scale: Tensor) -> Tensor:
-    """Multiply int8 rows [n, in] by an int8 weight in whole numbers, without the scales of the rows."""
+    """Multiply int8 rows [n, in] by an int8 weight in integers, without the scales of the rows."""
     rows = len(narrow)
     if rows < FEWEST:
         narrow = F.pad(narrow, (0, 0, 0, FEWEST - rows))
@@ -81,5 +81,5 @@ def integer_product(narrow: Tensor, weight: Tensor, scale: Tensor) -> Tensor:
 
 
 def plain_product(narrow: Tensor, weight: Tensor, scale: Tensor) -> Tensor:
-    """Compute `integer_product` in float32, which holds every sum up to 2^24."""
+    """Compute `integer_product` in float32, which is exact for sums up to 2^24."""
     return F.linear(narrow.float(), weight.float()) * scale

@@ -1,6 +1,6 @@
-"""The linear layer that all formats share: a narrow weight, its scales, and a product.
+"""The linear layer that all formats share: a quantized weight, its scales, and a product.
 
-`unmask.compile` replaces `multiply_fn` by a faster one. Knows no format, file or family.
+`unmask.compile` replaces `multiply_fn` with a faster one. This module depends on no format, file or family.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-PART = 16384  # output channels that are widened at a time; a vocabulary-sized layer needs no full copy
-SMALLEST = 1e-12  # of a row's largest value; a row of zeros has a scale too
+PART = 16384  # output channels to widen at a time, so that a vocabulary-sized layer needs no full copy
+SMALLEST = 1e-12  # lower bound of a row's largest value, so that a row of zeros has a scale too
 MultiplyFn = Callable[["QuantizedLinear", Tensor], Tensor]  # see `multiply`
 
 
 class QuantizedLinear(nn.Module):
-    """A linear layer with a narrow weight; outputs have the dtype of the inputs.
+    """A linear layer with a quantized weight. Outputs have the dtype of the inputs.
 
-    A format has four functions: `empty`, `encode`, `decode` and `product`. Each takes or returns a weight
+    A format has four functions: `empty`, `encode`, `decode` and `product`. Each accepts or returns a weight
     and its scales, whose first dimension is the output channel.
     """
 
@@ -36,8 +36,8 @@ class QuantizedLinear(nn.Module):
         self.register_buffer("scale", scale)
         self.bias = nn.Parameter(torch.zeros(outputs)) if bias else None
         self.multiply_fn: MultiplyFn = multiply  # unmask.compile sets this and the next two
-        self.native: bool | None = None  # the device multiplies this format itself; None: ask it
-        self.has_kernel = False  # a kernel of ours can multiply on its device
+        self.native: bool | None = None  # whether the device multiplies this format itself; None means ask it
+        self.has_kernel = False  # whether one of our kernels can multiply on its device
 
     @staticmethod
     def empty(outputs: int, inputs: int) -> tuple[Tensor, Tensor]:
@@ -51,12 +51,12 @@ class QuantizedLinear(nn.Module):
 
     @staticmethod
     def decode(weight: Tensor, scale: Tensor, inputs: int, dtype: torch.dtype) -> Tensor:
-        """Return the weight [out, in] that the narrow one stands for."""
+        """Return the approximate weight [out, in] that a quantized one represents."""
         raise NotImplementedError
 
     @staticmethod
     def product(x: Tensor, weight: Tensor, scale: Tensor, *, native: bool) -> Tensor:
-        """Multiply x [n, in] by a weight into [n, out]; `native`: with the device's own narrow products."""
+        """Multiply x [n, in] by a weight into [n, out]. `native` uses the device's own quantized products."""
         raise NotImplementedError
 
     @staticmethod
@@ -69,7 +69,7 @@ class QuantizedLinear(nn.Module):
         return output if self.bias is None else output + self.bias
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
-        """Move with the model, but keep the narrow dtypes; `model.to(dtype)` changes the bias alone."""
+        """Move with the model, but keep the narrow dtypes. `model.to(dtype)` changes only the bias."""
         narrow = {id(self.weight): self.weight, id(self.scale): self.scale}
         return super()._apply(  # type: ignore[no-untyped-call, unused-ignore]
             lambda tensor: tensor.to(fn(tensor[:0]).device) if id(tensor) in narrow else fn(tensor), recurse
@@ -92,7 +92,7 @@ def in_parts(product: Callable[..., Tensor], x: Tensor, weight: Tensor, scale: T
 
 
 class JoinedQuantized:
-    """Quantized layers with the same input as one; see `unmask.models.layers.Joined`."""
+    """Quantized layers with the same input, joined into one; see `unmask.models.layers.Joined`."""
 
     def __init__(self, layer: QuantizedLinear, sizes: list[int]) -> None:
         self.layer = layer
@@ -100,7 +100,7 @@ class JoinedQuantized:
 
     @staticmethod
     def of(*layers: QuantizedLinear) -> JoinedQuantized:
-        """Join layers of one format; their weights become views of one."""
+        """Join layers of one format, whose weights become views of one weight."""
         first, sizes = layers[0], [layer.outputs for layer in layers]
         with torch.device("meta"):
             joined = type(first)(first.inputs, sum(sizes), bias=first.bias is not None)
@@ -118,7 +118,7 @@ class JoinedQuantized:
 
 
 def quantized_layers(model: nn.Module) -> list[QuantizedLinear]:
-    """Return every quantized layer of a model, and those that were joined."""
+    """Return every quantized layer of a model, and every joined one."""
     own = [module for module in model.modules() if isinstance(module, QuantizedLinear)]
     joined = [getattr(module, "joined", None) for module in model.modules()]
     return list(chain(own, (each.layer for each in joined if isinstance(each, JoinedQuantized))))

@@ -1,4 +1,4 @@
-"""Chat templates. They are programs of a checkpoint, so each has a process of its own: template_worker.py."""
+"""Chat templates. They are programs of a checkpoint, so each runs in its own process: template_worker.py."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class ChatTemplate:
         self._worker: _Worker | None = None
 
     def __reduce__(self) -> tuple[type[ChatTemplate], tuple[str, Mapping[str, str], str]]:
-        """Copy and pickle by source: a process supports neither."""
+        """Copy and pickle the source, because a process supports neither."""
         return ChatTemplate, (self.source, self._tokens, self._origin)
 
     def render(self, messages: Sequence[Message], add_generation_prompt: bool) -> str:
@@ -58,7 +58,7 @@ class ChatTemplate:
         """Return the text of an answer; raise if there is none."""
         if "text" in answer:
             return answer["text"]
-        self._worker = None  # start again with a compiled template or none
+        self._worker = None  # the next call starts a new worker
         template, message = f"the chat template of {self._origin}", answer["message"]
         sentences = {
             "syntax": f"{template} is not valid, {message}",
@@ -96,11 +96,11 @@ class _Worker:
 
     @property
     def alive(self) -> bool:
-        """Whether it runs and belongs to this process, not to one that this was forked from."""
+        """Whether the worker runs and belongs to this process, not to the one that it was forked from."""
         return self._owner == os.getpid() and self._process.poll() is None
 
     def ask(self, content: object) -> dict[str, str]:
-        """Send a line and return the answer, or what ended the process."""
+        """Send a line and return the answer, or the reason why the process ended."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         line = b""
@@ -117,13 +117,13 @@ class _Worker:
 
 
 def _end(process: subprocess.Popen[bytes], owner: int) -> None:
-    """Kill a worker; a forked process only lets go of its pipes."""
+    """Kill a worker. A forked process only closes its pipes."""
     if owner == os.getpid():
         process.kill()
         process.wait()
     for pipe in (process.stdin, process.stdout):
         assert pipe is not None
-        with suppress(OSError):  # closing the input writes what is left of it
+        with suppress(OSError):  # closing the input flushes it
             pipe.close()
 
 

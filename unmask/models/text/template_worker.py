@@ -1,7 +1,7 @@
-"""Renders chat templates in a process of its own, with little memory and time. A script, never imported.
+"""Renders chat templates in a separate process with limited memory and time. A script, never imported.
 
-Reads JSON, a line each, from the standard input: first the source of the template, then the variables of each
-rendering. Writes {"text": ...} or {"problem": ..., "message": ...} for each line.
+It reads one JSON value per line from standard input: first the source of the template, then the variables of
+each rendering. It writes {"text": ...} or {"problem": ..., "message": ...} for each line.
 """
 
 import json
@@ -18,7 +18,7 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 MEMORY = 1 << 30  # bytes of address space
-SECONDS = 1.0  # of processor time for one rendering, compiling included
+SECONDS = 1.0  # of processor time for compiling the template, and for each rendering
 LONGEST = 64 << 20  # characters of a rendered conversation
 
 

@@ -16,8 +16,8 @@ from unmask.models.checkpoint.implied import MASKS
 from unmask.models.text.chat import ChatTemplate, Message, chat_template, checked_messages, probe
 from unmask.models.text.vocabulary import build_backend, check_fits, is_id
 
-LONG_TEXT = 10_000  # letters
-# byte-level vocabularies write a byte as the letter of its number, or as one from 256 on if it has none
+LONG_TEXT = 10_000  # letters from which on a text is encoded as a batch
+# Byte-level vocabularies write a byte as the letter with its number, or if it has none as one from 256 on.
 PLAIN_BYTES = (*range(33, 127), *range(161, 173), *range(174, 256))
 OTHER_BYTES = [byte for byte in range(256) if byte not in PLAIN_BYTES]
 BYTE_OF = {chr(byte): byte for byte in PLAIN_BYTES} | {chr(256 + i): b for i, b in enumerate(OTHER_BYTES)}
@@ -55,7 +55,7 @@ class Tokenizer:
         return cls(backend, _special_ids(files, backend, turn_end), template, str(path))
 
     def __getstate__(self) -> dict[str, object]:
-        """Leave out the blind twin: a copy of it would see special tokens again."""
+        """Leave out `_letters`, because a copy of it would recognise special tokens again."""
         return {name: value for name, value in vars(self).items() if name != "_letters"}
 
     @property
@@ -69,11 +69,11 @@ class Tokenizer:
         return None if self._template is None else self._template.source
 
     def encode(self, text: str, *, add_special: bool = False) -> list[int]:
-        """Encode a text; special tokens in it are recognised, and added only with `add_special`."""
+        """Encode a text. Special tokens in it are recognised, but added only with `add_special`."""
         return _encoded(self._backend, _checked_text(text), add_special=add_special).ids
 
     def encode_text(self, text: str) -> list[int]:
-        """Encode a text as text: where it spells a special token, it holds letters and not that token."""
+        """Encode a text literally. Where it spells a special token, encode its letters instead."""
         ids = self.encode(text)
         return ids if self._marks.isdisjoint(ids) else _encoded(self._letters, text).ids
 
@@ -104,7 +104,7 @@ class Tokenizer:
         return self._backend.id_to_token(token_id) if 0 <= token_id < 2**32 else None
 
     def token_bytes(self, token_id: int) -> bytes | None:
-        """Return the bytes that a token adds to a text, or None for a special or an unknown one."""
+        """Return the bytes that a token adds to a text, or None if it is special, unknown or undecodable."""
         spelled, added = self.id_to_token(token_id), self._added.get(token_id)
         if spelled is None or (added is not None and added.special):
             return None
@@ -134,10 +134,10 @@ class Tokenizer:
         add_generation_prompt: bool = True,
         special_tokens: bool = False,
     ) -> list[int]:
-        """Encode a conversation; some templates always add the generation prompt.
+        """Encode a conversation. Some templates always add the generation prompt.
 
-        Only the template writes special tokens: a content that spells one cannot end its turn or begin
-        another one. With `special_tokens`, contents may hold them too.
+        Only the template writes special tokens, so a content that spells one cannot end its turn or begin
+        another one. With `special_tokens`, contents may hold special tokens too.
         """
         conversation = checked_messages(messages)
         render = partial(self.render_chat, add_generation_prompt=add_generation_prompt)
@@ -157,7 +157,7 @@ class Tokenizer:
         return any(not self._marks.isdisjoint(self.encode(message["content"])) for message in messages)
 
     def _take_apart(self, text: str, seam: str) -> str:
-        """Return a text with a seam inside each special token that it spells."""
+        """Put a seam inside each special token that a text spells, so that it is not recognised."""
         encoding = _encoded(self._backend, text)
         for token, (start, end) in reversed(list(zip(encoding.ids, encoding.offsets, strict=True))):
             if token in self._marks:
@@ -167,7 +167,7 @@ class Tokenizer:
         return text
 
     def _encode_with_seams(self, text: str, seam: str) -> list[int]:
-        """Encode a rendered conversation: its special tokens as such, the rest as letters without seams."""
+        """Encode a rendered conversation. Its special tokens stay, the rest becomes letters without seams."""
         encoding, ids, at = _encoded(self._backend, text), list[int](), 0
         for token, (start, end) in zip(encoding.ids, encoding.offsets, strict=True):
             if token in self._marks:
@@ -189,12 +189,12 @@ class Tokenizer:
 
     @cached_property
     def longest_token(self) -> int:
-        """Letters of the longest token."""
+        """Number of letters of the longest token."""
         return max(map(len, self._backend.get_vocab()))
 
     @cached_property
     def _marks(self) -> frozenset[int]:
-        """The tokens that a text cannot spell: special ones, and those with a part in the chat template."""
+        """The tokens that a text must not spell: special, mask, end and chat template tokens."""
         template = self.chat_template or ""
         named = {self.special.mask, *self.special.ends}
         return frozenset(
@@ -205,7 +205,7 @@ class Tokenizer:
 
     @cached_property
     def _letters(self) -> tokenizers.Tokenizer:
-        """The same tokenizer, blind to special tokens in a text."""
+        """The same tokenizer, but without recognising special tokens in a text."""
         specification = json.loads(self._backend.to_str())
         for added in specification["added_tokens"]:
             added["special"] = added["id"] in self._marks
@@ -265,7 +265,7 @@ def _turn_end(backend: tokenizers.Tokenizer, template: ChatTemplate) -> int | No
 
 
 def _encoded(backend: tokenizers.Tokenizer, text: str, *, add_special: bool = False) -> tokenizers.Encoding:
-    """Encode a text. Of a long one, other threads need not wait for the end: only a batch is encoded so."""
+    """Encode a text. Encode a long one as a batch, which lets other threads run meanwhile."""
     if len(text) < LONG_TEXT:
         return backend.encode(text, add_special_tokens=add_special)
     [encoding] = backend.encode_batch([text], add_special_tokens=add_special)
@@ -273,7 +273,7 @@ def _encoded(backend: tokenizers.Tokenizer, text: str, *, add_special: bool = Fa
 
 
 def _unused_letter(messages: Sequence[Message]) -> str:
-    """Return a letter for private use that is in no message."""
+    """Return a private-use letter that is in no message."""
     used = set[str]().union(*(value for message in messages for value in message.values()))
     return next(letter for letter in map(chr, range(0xF0000, 0xFFFFD)) if letter not in used)
 

@@ -1,4 +1,4 @@
-"""Build the `tokenizers` object of a checkpoint, each token at exactly the id that its files give."""
+"""Build the `tokenizers` object of a checkpoint, with each token at exactly the id that its files give."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _specification(files: CheckpointFiles) -> JsonObject:
         specification = read_object(published)
         if not isinstance(specification.get("model"), dict) or "vocab" not in specification["model"]:
             raise ValueError(f"{published} has no model.vocab; download it again")
-        # encode whole texts: the caller sets the limits
+        # encode whole texts, because the caller sets the limits
         return specification | {"truncation": None, "padding": None}
     vocabulary, merges = files.folder / "vocab.json", files.folder / "merges.txt"
     if not vocabulary.exists() or not merges.exists():
@@ -112,7 +112,7 @@ def _added_tokens(specification: JsonObject, files: CheckpointFiles, ids: dict[s
 
 
 def _declared_tokens(specification: JsonObject, files: CheckpointFiles) -> Iterator[tuple[str, Any, object]]:
-    """Yield (file, id, description) of each added token with an id, the fullest descriptions first."""
+    """Yield (file, id, description) of each added token with an id, the most complete descriptions first."""
     for token in specification.get("added_tokens") or []:
         yield "tokenizer.json", token.get("id") if isinstance(token, dict) else None, token
     decoder = files.tokenizer_config.get("added_tokens_decoder") or {}

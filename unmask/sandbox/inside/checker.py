@@ -21,9 +21,9 @@ from unmask.sandbox.inside.preload import import_extensions
 from unmask.sandbox.inside.program import start_program
 from unmask.sandbox.inside.remote import Link, Refused, Remote, is_module
 
-READY = b"."  # sent first: the job was read, the clock may start
+READY = b"."  # sent when the job has been read, so that the clock may start
 FRAMES = 10_000
-LOOKS = 20  # at a process that should have ended
+LOOKS = 20  # checks whether a process that should have ended has ended
 LONGEST_WORDS = 1000
 Step = tuple[str, Callable[[], object]]  # label for errors, and action
 
@@ -35,12 +35,12 @@ def run_job(channel: int, layers: list[str]) -> NoReturn:
         os.setsid()
         die_with_parent()
         program = json.loads(pipes.receive(0))
-        child, link = start_program(program, layers)  # before the checks are read: it must not have them
+        child, link = start_program(program, layers)  # before the checks are read: it must not see them
         job = json.loads(pipes.receive(0))
         pipes.leave_streams()
         os.write(channel, READY)
-        random.seed()  # the program has a copy of the state
-        os.chdir("/")  # nothing that the program writes is here
+        random.seed()  # the program has a copy of the random state
+        os.chdir("/")  # the program cannot write here
         sys.setrecursionlimit(FRAMES)
         os.write(channel, json.dumps(_judge(job, link, child)).encode())  # short, so it is written at once
     finally:
@@ -58,7 +58,7 @@ def _judge(job: Mapping[str, Any], link: Link, child: int) -> dict[str, Any]:
         confine_job(job["limits"])
         label = "the program"
         report = link.answer([])
-        for label, step in steps:  # noqa: B007 the label is for a failure
+        for label, step in steps:  # noqa: B007 a failure is reported with the label
             step()
     except pipes.Closed:
         pass
@@ -129,7 +129,7 @@ def _global_names(table: symtable.SymbolTable) -> Iterator[str]:
 
 
 def _take_names(wanted: set[str], names: dict[str, Any], link: Link) -> None:
-    """Take the program's objects, and anew its plain data, which may have changed."""
+    """Fetch the program's objects once, but its plain data every time, because it may have changed."""
     for name in wanted:
         if isinstance(names.get(name), Remote):
             continue
@@ -145,6 +145,6 @@ def _take_names(wanted: set[str], names: dict[str, Any], link: Link) -> None:
 def _describe(error: BaseException, label: str) -> str:
     try:
         words = f": {error}" if str(error) else ""
-    except BaseException:  # an object of the program in it
+    except BaseException:  # the error holds an object of the program
         words = ""
     return f"{type(error).__name__}{words}"[:LONGEST_WORDS] + (f" ({label})" if label else "")

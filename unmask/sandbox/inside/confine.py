@@ -29,7 +29,7 @@ def die_with_parent() -> None:
 
 
 def confine_helper(folder: str) -> list[str]:
-    """Drop the rights that no job needs, for this process and its children; return the layers that hold."""
+    """Drop the rights that no job needs, for this process and its children; return the active layers."""
     if not LINUX:
         return []
     LIBC.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
@@ -39,7 +39,7 @@ def confine_helper(folder: str) -> list[str]:
 
 
 def confine_job(limits: Mapping[str, int]) -> str:
-    """Drop the rights that only the helper needs, and bound the resources; return the limits that hold."""
+    """Drop the rights that only the helper needs, and limit the resources; return the limits set."""
     held = _limit(limits)
     if LINUX:
         seccomp.restrict(LIBC, seccomp.JOB)

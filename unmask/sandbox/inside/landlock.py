@@ -1,4 +1,4 @@
-"""Restrict files with Landlock (Linux 5.13): read libraries, write in one folder, no signals outside."""
+"""Restrict a process with Landlock (Linux 5.13): read libraries, write in one folder, send no signals out."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ RULE_PATH_BENEATH = 1
 WRITE_FILE, READ_FILE, READ_DIR, TRUNCATE = 1 << 1, 1 << 2, 1 << 3, 1 << 14
 REMOVE_DIR, REMOVE_FILE, MAKE_DIR, MAKE_REG, REFER = 1 << 4, 1 << 5, 1 << 7, 1 << 8, 1 << 13
 FILE_RIGHTS = WRITE_FILE | READ_FILE | TRUNCATE
-KNOWN_RIGHTS = {1: 13, 2: 14, 3: 15, 4: 15}  # ABI -> rights on files; 16 from 5 on
+KNOWN_RIGHTS = {1: 13, 2: 14, 3: 15, 4: 15}  # ABI -> number of rights on files; 16 from ABI 5 on
 TCP = 0b11  # bind and connect, from ABI 4 on
 SCOPED = 0b11  # abstract sockets and signals, from ABI 6 on
 LIBRARIES = ("/usr", "/lib", "/lib64", "/etc/ld.so.cache", "/etc/localtime", "/dev/urandom", "/dev/zero")
 
 
 def restrict(libc: ctypes.CDLL, folder: str) -> list[str]:
-    """Drop the right to write outside the folder and to read elsewhere; return the layer, if it holds."""
+    """Allow writes in the folder only, reads in it and the libraries; return the layer if it is active."""
     abi = libc.syscall(CREATE_RULESET, None, ctypes.c_size_t(0), 1)
     if abi < 1:
         return []

@@ -42,7 +42,7 @@ def _read(channel: int, length: int) -> bytes:
 
 
 def leave_streams() -> None:
-    """Lead the standard streams to /dev/null."""
+    """Redirect the standard streams to /dev/null."""
     nothing = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
         os.dup2(nothing, stream)

@@ -27,14 +27,14 @@ class NotPlain(Exception):
 
 
 class Reference:
-    """Stands for an object of the other process: its number there, and what kind of object it is."""
+    """Refers to an object of the other process by its number there and its kind."""
 
     __slots__ = ("kind", "names", "number")
 
     def __init__(self, number: int, kind: str = "", names: tuple[str, ...] = ()) -> None:
         self.number = number
-        self.kind = kind  # "module", "coroutine", "exception" or "": any other
-        self.names = names  # of an exception's classes, the most special first
+        self.kind = kind  # "module", "coroutine", "exception", or "" for any other
+        self.names = names  # class names of an exception, the most specific first
 
 
 class Encoder:
@@ -42,7 +42,7 @@ class Encoder:
 
     def __init__(self, refer: Callable[[Any], Reference], containers: list[Any]) -> None:
         self.refer = refer
-        self.containers = containers  # those met so far, by number
+        self.containers = containers  # the containers met so far, by number
         self.numbers = {id(container): number for number, container in enumerate(containers)}
         self.parts: list[bytes] = []
         self.size = 0
@@ -69,7 +69,7 @@ class Encoder:
         write(self, value, depth + 1)
 
     def seen(self, container: Any) -> bool:
-        """Return whether a container was met before, and write its number; number it if not."""
+        """Return whether a container was met before; if so, write its number, else assign one."""
         number = self.numbers.get(id(container))
         if number is not None:
             self.put(b"&" + COUNT.pack(number))
@@ -163,16 +163,16 @@ WRITERS: dict[type, Write] = {
 
 
 class Decoder:
-    """Reads values. `resolve` returns the object that a Reference stands for."""
+    """Reads values. `resolve` returns the object of a Reference."""
 
     def __init__(self, data: bytes, resolve: Callable[[Reference], Any], containers: list[Any]) -> None:
         self.data = data
         self.place = 0
         self.resolve = resolve
-        self.containers = containers  # those met so far, by number
+        self.containers = containers  # the containers met so far, by number
 
     def decode(self) -> Any:
-        """Return the value; raise NotPlain if the bytes are not those of one value."""
+        """Return the value; raise NotPlain if the bytes are not exactly one value."""
         try:
             value = self.read(0)
         except (ValueError, TypeError, ArithmeticError, LookupError, struct.error, RecursionError) as error:
@@ -200,7 +200,7 @@ class Decoder:
         return int(COUNT.unpack(self.take(COUNT.size))[0])
 
     def new(self, container: Any) -> Any:
-        """Number a container that is about to be filled."""
+        """Assign a number to a container that is about to be filled."""
         self.containers.append(container)
         return container
 

@@ -1,4 +1,4 @@
-"""Import modules ahead of a job: in a job no code can be mapped into memory, so no library can be loaded."""
+"""Import modules before a job runs: a job cannot map code into memory, so it cannot load a library."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ COMMON = (
     *("string", "random", "typing", "datetime", "decimal", "fractions", "numbers", "statistics", "copy"),
     *("json", "enum", "dataclasses", "sys", "os", "time", "types", "builtins", "abc", "__future__"),
 )
-# useless here, or slow to import with a Python version of the same
+# extensions that are useless here, or slow to import and replaced by a Python version if missing
 LEFT_OUT = (
     *("_test", "_xx", "xx", "_ctypes_test", "_tkinter", "_curses", "readline", "nis", "ossaudiodev", "spwd"),
     *("_crypt", "_dbm", "_gdbm", "audioop", "_asyncio", "_elementtree", "_zoneinfo", "_interp"),
@@ -43,7 +43,7 @@ def import_extensions(source: str) -> None:
 
 
 def _imported(source: str) -> set[str]:
-    """Return names among which are all modules that the source imports."""
+    """Return all modules that the source imports, and maybe other names."""
     names = set()
     for modules, dynamic in IMPORTS.findall(source):
         names.update([dynamic] if dynamic else IMPORTED.findall(modules.partition(" import ")[0]))

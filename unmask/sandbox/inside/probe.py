@@ -15,7 +15,7 @@ LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 def denied(outside: str, folder: str) -> dict[str, bool]:
-    """Return, by name, whether each attempt was denied; with a file and a folder of the caller."""
+    """Return whether each attempt was denied; `outside` and `folder` are the caller's file and folder."""
     attempts: dict[str, Callable[[], object]] = {
         "reading files outside": lambda: Path(outside).read_bytes(),
         "writing files outside": lambda: _write(Path(folder)),

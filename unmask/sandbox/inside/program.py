@@ -1,4 +1,4 @@
-"""Run a program in its own process, and do with its objects what the checks ask for."""
+"""Run a program in its own process, and answer what the checks ask of its objects."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from unmask.sandbox.inside.preload import import_extensions
 from unmask.sandbox.inside.probe import denied
 from unmask.sandbox.inside.remote import Link
 
-REQUESTS, ANSWERS = 3, 4  # the only descriptors of the program's process, but for /dev/null
+REQUESTS, ANSWERS = 3, 4  # the program's only descriptors besides /dev/null
 
 LONGEST_WORDS = 1000
 
@@ -33,7 +33,7 @@ def start_program(job: Mapping[str, Any], layers: list[str]) -> tuple[int, Link]
 
 
 def _run(job: Mapping[str, Any], layers: list[str], requests: int, answers: int) -> NoReturn:
-    """Drop all rights, run the program, answer the requests of the checks, and exit with them."""
+    """Drop all rights, run the program, answer the requests of the checks, and exit when they do."""
     leave = os._exit
     try:
         die_with_parent()
@@ -62,7 +62,7 @@ def _keep_only(requests: int, answers: int) -> None:
 
 
 class _Objects:
-    """The objects of the program that the checks know, by number."""
+    """The objects of the program that the checks have seen, by number."""
 
     def __init__(self, names: dict[str, Any]) -> None:
         self.objects: list[Any] = []
@@ -82,7 +82,7 @@ class _Objects:
         }
 
     def serve(self, source: str) -> None:
-        """Answer requests, the first of them our own: run the program."""
+        """Run the program and send its outcome, then answer requests."""
         self.answer("run", (source,), {}, [])
         while True:
             containers: list[Any] = []
@@ -93,7 +93,7 @@ class _Objects:
             self.answer(operation, args, options, containers)
 
     def answer(self, operation: str, args: Any, options: Any, containers: list[Any]) -> None:
-        """Do something, and send the result or the exception, and the containers that changed."""
+        """Run an operation, and send its result or exception and the containers that it changed."""
         before = list(map(contents, containers))
         outcome, value = "returned", None
         try:
@@ -126,7 +126,7 @@ class _Objects:
 
 
 def _described(error: BaseException) -> tuple[tuple[str, ...], tuple[Any, ...]]:
-    """Return the names of an exception's classes and its arguments, or its words if these are not plain."""
+    """Return the class names of an exception and its arguments, or its message if those cannot be sent."""
     names = _names(type(error))
     try:
         if len(Encoder(_refuse, []).encode(error.args)) <= LONGEST_WORDS:

@@ -1,4 +1,4 @@
-"""The program's objects as the checks see them, from another process than the program's."""
+"""The program's objects as the checks see them, from their own process."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ from typing import Any, NoReturn
 from unmask.sandbox.inside import pipes
 from unmask.sandbox.inside.plain import LARGEST, Decoder, Encoder, NotPlain, Reference, refill
 
-MOST_BASES = 50  # of an exception's class
+MOST_BASES = 50  # longest list of class names of an exception
 
 
 class Refused(BaseException):
-    """The program answered with something that is not plain data; it has failed, whatever the check does."""
+    """The program answered with something that is not plain data; it fails, whatever the check does."""
 
 
 class Link:
-    """Asks the program's process, and makes local objects of its answers."""
+    """Sends requests to the program's process, and turns its answers into local objects."""
 
     def __init__(self, reading: int, writing: int) -> None:
         self.reading, self.writing = reading, writing
-        self.problem = ""  # the first reason why the program has failed already
-        self.closed = False  # by the program
+        self.problem = ""  # the first reason why the program has failed; empty if it has not
+        self.closed = False  # whether the program has closed its pipes
         self._remotes: dict[int, Remote] = {}
         self._exceptions: dict[tuple[str, ...], type[BaseException]] = {}
 
     def ask(self, operation: str, *args: Any, **options: Any) -> Any:
-        """Let the program's process do something, and return the result or raise its exception.
+        """Run an operation in the program's process, and return the result or raise its exception.
 
-        Containers among the arguments change as they changed over there.
+        If it changes containers among the arguments, update them here too.
         """
         containers: list[Any] = []
         try:
@@ -43,7 +43,7 @@ class Link:
         return self.answer(containers)
 
     def answer(self, containers: list[Any]) -> Any:
-        """Read an answer to a request that had these containers."""
+        """Read the answer to a request whose arguments held these containers."""
         asked = len(containers)
         try:
             reply = pipes.receive(self.reading, LARGEST)
@@ -81,7 +81,7 @@ class Link:
         return _coroutine(remote) if reference.kind == "coroutine" else remote
 
     def _class(self, names: tuple[str, ...]) -> type[BaseException]:
-        """Return the builtin exception of this name, or a local class below the nearest builtin one."""
+        """Return the builtin exception of this name, or a local subclass of the nearest builtin one."""
         if len(names) > MOST_BASES:
             raise ValueError("broken data")
         if names not in self._exceptions:
@@ -98,14 +98,14 @@ class Link:
         kind = self._class(names)
         try:
             return kind(*args)
-        except Exception:  # such as UnicodeError, which wants certain arguments
+        except Exception:  # such as UnicodeDecodeError, which needs certain arguments
             return kind.__new__(kind)
 
 
 class Remote:
-    """An object in the program's process. Checks may call it, read it and walk through it.
+    """An object in the program's process. Checks may call it, read it and iterate over it.
 
-    It is compared with other objects of the program only: comparing it with plain data fails the program,
+    It can be compared only with other objects of the program. Comparing it with plain data fails the program,
     because the program would decide the result.
     """
 

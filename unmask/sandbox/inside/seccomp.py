@@ -2,7 +2,7 @@
 
 The lists name denied calls, not allowed ones: an honest program must not fail because another libc makes
 other calls. Calls newer than these lists fail as if they did not exist. The helper applies a first filter to
-itself, which its children inherit; a job adds a second one, for the calls that the helper needs.
+itself, which its children inherit; a job adds a second one, which denies calls that only the helper needs.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ DENIED_TO_ALL: dict[str, tuple[int | None, int | None]] = {
     "ioprio_set": (251, 30),
     "migrate_pages": (256, 238),
     "move_pages": (279, 239),
-    # network; socketpair stays, asyncio needs it
+    # network; socketpair is allowed, because asyncio needs it
     "socket": (41, 198),
     "connect": (42, 203),
     "bind": (49, 200),
@@ -96,7 +96,7 @@ DENIED_TO_ALL: dict[str, tuple[int | None, int | None]] = {
     "perf_event_open": (298, 241),
     "bpf": (321, 280),
     "fanotify_init": (300, 262),
-    # the system; these need capabilities as well
+    # system administration, which also needs capabilities
     "unshare": (272, 97),
     "setns": (308, 268),
     "mount": (165, 40),
@@ -157,12 +157,12 @@ def restrict(libc: ctypes.CDLL, program: bytes) -> bool:
 
 def _for_all(column: int) -> list[bytes]:
     return [
-        _step(EQUAL, CLONE3, 1, 0),  # a filter cannot see its flags; libc falls back to clone
+        _step(EQUAL, CLONE3, 1, 0),  # a filter cannot see clone3's flags; libc falls back to clone
         _step(ABOVE, NEWEST, 0, 1),  # also the x32 numbers of x86-64
         _step(RETURN, FAIL | ENOSYS),
         *_denied(DENIED_TO_ALL, column),
-        *_unless(PRLIMIT[column], 0, EQUAL, 0),  # itself
-        *_unless(SENDTO[column], 4, EQUAL, 0),  # no address
+        *_unless(PRLIMIT[column], 0, EQUAL, 0),  # limits of the process itself
+        *_unless(SENDTO[column], 4, EQUAL, 0),  # without an address
         *(step for command in SIGNALLING for step in _if(FCNTL[column], 1, EQUAL, command)),
     ]
 
@@ -218,7 +218,7 @@ def _step(code: int, value: int, yes: int = 0, no: int = 0) -> bytes:
     return struct.pack("HBBI", code, yes, no, value)
 
 
-HELPER, JOB = b"", b""  # the filters; none where we know no numbers of calls
+HELPER, JOB = b"", b""  # the filters; empty on machines whose call numbers we do not know
 if platform.machine() in MACHINES and sys.maxsize > 1 << 32:
     _column, _machine = MACHINES[platform.machine()]
     HELPER, JOB = _filter(_machine, _for_all(_column)), _filter(_machine, _for_jobs(_column))

@@ -86,11 +86,11 @@ def _run(seconds: float, disk: int, folder: str, layers: list[str]) -> bytes:
 
 
 def _watch(channel: int, deadline: float, disk: int, folder: str) -> tuple[bytes, int]:
-    """Return the output of a job, and how it ended. Leave if the input has ended."""
+    """Return the output of a job, and how it ended. Exit if the input has ended."""
     output = b""
     while True:
         ready = select.select([channel, 0], [], [], max(0, min(LOOK_EVERY, deadline - time.monotonic())))[0]
-        if 0 in ready:  # no other job may come now
+        if 0 in ready:  # the input has ended: no job is sent while one runs
             sys.exit()
         if channel in ready:
             more = os.read(channel, LONGEST)
@@ -127,7 +127,7 @@ def _orphans() -> list[int]:
 
 
 def holds_more(folder: str, most_bytes: int) -> bool:
-    """Return whether a folder holds more than so many bytes, or too many files."""
+    """Return whether a folder holds more than `most_bytes`, or too many files."""
     waiting, entries, size = [folder], 0, 0
     while waiting:
         try:
@@ -142,13 +142,13 @@ def holds_more(folder: str, most_bytes: int) -> bool:
                     waiting.append(entry.path)
         except FileNotFoundError:  # removed meanwhile
             continue
-        except OSError:  # a path that is too long, or a closed folder
+        except OSError:  # a path that is too long, or a folder that cannot be read
             return True
     return False
 
 
 def empty(folder: str) -> None:
-    """Remove everything in a folder, however deep: what its folders hold moves up until none is left."""
+    """Remove everything in a folder, moving nested entries up first, because deep paths may be too long."""
     mark, numbers = secrets.token_hex(4), itertools.count()
     while entries := list(os.scandir(folder)):
         for entry in entries:
@@ -158,6 +158,6 @@ def empty(folder: str) -> None:
             os.chmod(entry.path, 0o700)
             for inner in list(os.scandir(entry.path)):
                 if inner.is_dir(follow_symlinks=False):
-                    os.chmod(inner.path, 0o700)  # to move a folder is to write in it
+                    os.chmod(inner.path, 0o700)  # moving a folder needs write access to it
                 os.rename(inner.path, f"{folder}/{mark}{next(numbers)}")
             os.rmdir(entry.path)

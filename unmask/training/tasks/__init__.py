@@ -55,7 +55,7 @@ _ORDER = (
 )
 TASKS: dict[str, Task] = {task.name: task for task in (*_PAPER, about.TASK, *_ORDER)}
 TEST_TASKS = tuple(task.name for task in _PAPER)  # their test items are shipped
-ORDER_TASKS = tuple(task.name for task in _ORDER)  # left to right is wrong or not enough; items are drawn
+ORDER_TASKS = tuple(task.name for task in _ORDER)  # left to right is wrong or not enough; not shipped
 
 SHARES: dict[str, float] = {
     "mini-gsm8k": 22,
@@ -98,4 +98,4 @@ def test_items(name: str) -> list[Item]:
     return list(fixed_items(task))
 
 
-test_items.__test__ = False  # type: ignore[attr-defined]  # pytest would take it for a test
+test_items.__test__ = False  # type: ignore[attr-defined]  # pytest would collect it as a test

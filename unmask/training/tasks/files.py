@@ -1,4 +1,4 @@
-"""The fixed test items: those of the paper's tasks ship as JSON lines, all others are drawn again."""
+"""The fixed test items: those of the paper's tasks are shipped as JSON lines, all others are drawn again."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from unmask.training.tasks.item import Item, Task
 from unmask.training.tasks.split import draw_test
 
 ITEMS_PER_TASK = 500
-DEV_ITEMS = 150  # to choose settings on
-HELD_OUT_ITEMS = 500  # to confirm a choice
+DEV_ITEMS = 150  # for choosing settings
+HELD_OUT_ITEMS = 500  # for confirming a choice
 SEED = 20260101
 FOLDER = resources.files("unmask.training.tasks") / "data"
 

@@ -19,7 +19,7 @@ Value = tuple[int, str]  # a number and the expression that made it
 
 
 def combine(left: int, sign: str, right: int) -> int | None:
-    """Return a result, or None if it is not a whole number from 1 to the largest."""
+    """Return a result, or None if it is not a whole number from 1 to LARGEST."""
     if sign == "/":
         value, rest = divmod(left, right) if right else (0, 1)
         return value if rest == 0 and 1 <= value <= LARGEST else None
@@ -87,7 +87,7 @@ def _bracketed(expression: str) -> str:
 
 
 def score(item: Item, text: str) -> Scored:
-    """Accept every way to the target that uses each number once; a prompt fixes the form."""
+    """Accept every way to the target that uses each number once, in the form that the prompt asks for."""
     numbers, target = list(item.meta["numbers"]), item.meta["target"]
     right = _steps_reach(text, numbers, target) if item.meta["steps"] else _equals(text, numbers, target)
     return Scored(right, text.strip() or None)

@@ -16,7 +16,7 @@ from unmask.training.tasks.mini_humaneval import FUNCTIONS, PARAMETERS, hidden_t
 from unmask.training.tasks.phrases import one, whole
 
 NAME = "mini-fim-code"
-FEWEST_LINES = 3  # of the function's body
+FEWEST_LINES = 3  # lines of a function's body
 ASKS = (
     "Fill the gap in a function that can",
     "Complete a function to",

@@ -1,6 +1,6 @@
 """mini-fim-prose: write the missing sentence of a story, so that the numbers before and after it agree.
 
-The canvas holds the whole story. Any event counts that turns the number before the gap into the one after.
+The canvas holds the whole story. Every event that turns the number before the gap into the one after counts.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def draw(rng: random.Random) -> Item:
 
 
 def _step(rng: random.Random, count: int) -> int:
-    """Draw a gain or a loss that leaves a count from 1 to the largest."""
+    """Draw a gain or a loss that leaves a count from 1 to LARGEST."""
     while True:
         step = whole(rng, 1, 12) * (1 if chance(rng, 0.5) else -1)
         if 1 <= count + step <= LARGEST:
@@ -59,7 +59,7 @@ def event(rng: random.Random, name: str, step: int, thing: str) -> str:
 
 
 def score(item: Item, text: str) -> Scored:
-    """Accept every sentence of an event with the right effect."""
+    """Accept every sentence that states an event with the right effect."""
     if not keeps_both_sides(item, text):
         return Scored(False, None)
     before, after = item.meta["around"]

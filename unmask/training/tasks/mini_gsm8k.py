@@ -40,7 +40,7 @@ def draw(rng: random.Random) -> Item:
 
 
 def _add_noise(rng: random.Random, story: Story) -> None:
-    """A number that no step needs."""
+    """Add a number that no step needs."""
     who, number = one(rng, NAMES), whole(rng, 2, 20)
     noise = (
         f"{who} is {number} years old.",

@@ -1,4 +1,4 @@
-"""mini-humaneval: complete a function or write a program for a sentence; hidden tests judge it."""
+"""mini-humaneval: complete a function or write a program that a sentence asks for; hidden tests judge it."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def draw(rng: random.Random) -> Item:
 
 
 def score(item: Item, text: str) -> Scored:
-    """Compare the last boxed expression by value."""
+    """Compare the value of the last boxed expression with the true one."""
     extracted = last_boxed(text)
     found = None if extracted is None else value_of(extracted)
     return Scored(found is not None and found == Fraction(item.meta["value"]), extracted)

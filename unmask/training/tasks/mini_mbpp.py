@@ -1,4 +1,4 @@
-"""mini-mbpp: write a function for a sentence and one assert; some constants appear only in the assert."""
+"""mini-mbpp: write a function from a sentence and one assert; some constants appear only in the assert."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from unmask.training.tasks.world.facts import Relation
 
 NAME = "mini-mmlu"
 SHORT_SHARE = 0.35
-LATER_SHORT_SHARE = 0.5  # the hard questions: two facts and two sums with no room to write them down
+LATER_SHORT_SHARE = 0.5  # hard questions: two facts and two sums, and no room to write them down
 MISSES = (1, 2, 3, 4, 6, 10)
 
 
@@ -123,7 +123,7 @@ def _age_later(rng: random.Random) -> Question:
         f"{other} is {other_now} now, so that is in {waiting} years. Then {person} is {sum_then}.",
         f"{person} is {now} and {other} is {other_now}. In {waiting} years, {person} is {sum_then}.",
     )
-    below = whole(rng, 0, 3)  # all ranks equally often; otherwise the middle would be a good guess
+    below = whole(rng, 0, 3)  # every rank is equally likely; otherwise the middle would be a good guess
     wrong = [right - miss for miss in some(rng, MISSES, below)]
     wrong += [right + miss for miss in some(rng, MISSES, 3 - below)]
     return Question(f"age of {person} when {other} is {then}", text, [*map(str, (right, *wrong))], reasons)

@@ -33,7 +33,7 @@ def draw(rng: random.Random) -> Item:
 
 
 def score(item: Item, text: str) -> Scored:
-    """Accept the right pairs in any order, each once and no other."""
+    """Accept the right pairs in any order, each once, and no others."""
     matches = [LINE.fullmatch(line.strip()) for line in text.strip().splitlines()]
     found = sorted(match.groups() for match in matches if match is not None)
     right = len(found) == len(matches) and found == sorted(item.meta["pairs"].items())

@@ -1,4 +1,4 @@
-"""mini-report: a report of several paragraphs about facts of the prompt, with sums; 150 to 300 tokens."""
+"""mini-report: a report of several paragraphs on the facts in the prompt, with sums; 150 to 300 tokens."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NAME = "mini-report"
 PEOPLE = (3, 5)  # fewest and most
 ASKS = ("Write a report.", "Write a report about them.", "Report on everyone.")
 OPENINGS = ("This report is about {}.", "Here is the report about {}.", "We report on {}.")
-SAYS: Mapping[str, tuple[str, ...]] = {  # patterns of the sentences of a paragraph, in any order
+SAYS: Mapping[str, tuple[str, ...]] = {  # wordings of the sentences of a paragraph, which may be in any order
     "job": ("{name} is a {job}.", "{name} works as a {job}."),
     "place": ("{name} lives by the {place}.", "The home of {name} is by the {place}."),
     "thing": ("{name} keeps a {colour} {thing}.", "There is a {colour} {thing} in the house of {name}."),

@@ -13,7 +13,7 @@ NAME = "mini-sudoku"
 SIZE = 4
 DIGITS = "1234"
 FEWEST, MOST = 5, 9  # cells given
-UNIQUE_SHARE = 0.7  # of puzzles; the others may have several solutions
+UNIQUE_SHARE = 0.7  # share of puzzles with one solution; the others may have several
 ASKS = ("Solve this sudoku.", "Fill in the sudoku.", "Complete this 4 x 4 sudoku.", "Solve the sudoku below.")
 UNITS = (
     *(tuple(SIZE * row + column for column in range(SIZE)) for row in range(SIZE)),

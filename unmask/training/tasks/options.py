@@ -1,6 +1,6 @@
 """Questions with lettered options: layout, forms of answer, and reading the letter from a text.
 
-An answer names its option in words; the letter is read from that. A letter on its own counts too.
+An answer names its option in words, and the words determine the letter. A letter on its own counts too.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from unmask.training.tasks.item import Item, Scored
 from unmask.training.tasks.phrases import one, shuffled
 
 LETTERS = "ABCD"
-# the prompt names the form; otherwise samplers would always pick the shortest
+# the prompt names the form of the answer; otherwise samplers would always pick the shortest one
 EXPLAIN = ("", "", "\nExplain, then choose.", "\nGive a reason and choose.")
 ONE_WORD = ("\nAnswer with the option only.", "\nGive only the option.")
 SHORT = ("\nGive a short answer.", "\nAnswer in short.")

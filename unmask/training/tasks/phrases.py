@@ -50,5 +50,5 @@ def a(noun: str) -> str:
 
 
 def listed(parts: Sequence[str]) -> str:
-    """'x, y and z'."""
+    """Join the parts as in 'x, y and z'."""
     return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"

@@ -72,7 +72,7 @@ def _start(writer: Writer) -> str:
 
 
 def _groups(writer: Writer, stages: tuple[Stage, ...]) -> list[list[Stage]]:
-    """Yield stages one by one, or a `keep` with the `each` after it."""
+    """Return the stages one by one, or in half the cases a `keep` together with the `each` after it."""
     merge = writer.rng.random() < 0.5
     groups: list[list[Stage]] = []
     for stage in stages:
@@ -84,7 +84,7 @@ def _groups(writer: Writer, stages: tuple[Stage, ...]) -> list[list[Stage]]:
 
 
 def _in_place(writer: Writer, name: str = "", stages: tuple[Stage, ...] | None = None) -> None:
-    """One variable that every stage changes."""
+    """Write the stages with one variable that each of them changes."""
     value = name or _start(writer)
     name = name or (writer.parameter if writer.pipeline.takes != "words" else writer.fresh[0])
     groups = _groups(writer, writer.pipeline.stages if stages is None else stages)
@@ -101,7 +101,7 @@ def _in_place(writer: Writer, name: str = "", stages: tuple[Stage, ...] | None =
 
 
 def _fresh_names(writer: Writer) -> None:
-    """A new variable for every stage; the last value is returned or named first."""
+    """Write a new variable for every stage. The last value is returned directly or named first."""
     value, names = _start(writer), iter(writer.fresh)
     groups = _groups(writer, writer.pipeline.stages)
     for group in groups[:-1]:
@@ -117,7 +117,7 @@ def _fresh_names(writer: Writer) -> None:
 
 
 def _nested(writer: Writer) -> None:
-    """One expression."""
+    """Write all stages as one expression."""
     value, loose = _start(writer), False
     for group in _groups(writer, writer.pipeline.stages):
         bracket = loose and not _calls(group[0])
@@ -132,7 +132,7 @@ def _calls(stage: Stage) -> bool:
 
 
 def _loop(writer: Writer) -> None:
-    """The first run of element-wise stages as a loop; the rest in place."""
+    """Write the first run of element-wise stages as a loop, and the rest in place."""
     stages = writer.pipeline.stages
     first = next(i for i, stage in enumerate(stages) if stage.kind in ("keep", "each"))
     after = next((i for i in range(first, len(stages)) if stages[i].kind in ("whole", "end")), len(stages))

@@ -13,7 +13,7 @@ WORKERS = min(8, os.cpu_count() or 1)
 
 
 def program_of(item: Item, text: str) -> str:
-    """Return the program in a generated text: without fences, a bare body under its signature."""
+    """Return the program in a generated text, without fences. Put a bare body under its signature."""
     lines = [line for line in text.split("\n") if not line.startswith("```")]
     starts = [place for place, line in enumerate(lines) if line.startswith(("def ", "import ", "from "))]
     if starts:
@@ -25,7 +25,7 @@ def program_of(item: Item, text: str) -> str:
 
 
 def score_many(items: Sequence[Item], texts: Sequence[str]) -> list[Scored]:
-    """Whether each program passes its item's tests."""
+    """Score each program by its item's tests."""
     programs = [program_of(item, text) for item, text in zip(items, texts, strict=True)]
     jobs = [Job(program, checks_of(item, program)) for item, program in zip(items, programs, strict=True)]
     outcomes = run_jobs(jobs, workers=WORKERS)
@@ -33,17 +33,17 @@ def score_many(items: Sequence[Item], texts: Sequence[str]) -> list[Scored]:
 
 
 def checks_of(item: Item, program: str) -> tuple[str, ...]:
-    """Return an item's tests as statements; without an entry point they call the program's first function."""
+    """Return an item's tests as statements, which without an entry point call the first function."""
     entry = item.meta["entry"] or first_function(program)
     return tuple(f"assert {entry}({given}) == {wanted}" for given, wanted in item.meta["tests"])
 
 
 def first_function(program: str) -> str:
-    """Return the name of the first function or lambda of a program, or one that no program defines."""
+    """Return the name of the first function or lambda of a program, or "candidate" if there is none."""
     try:
         body = ast.parse(program).body
     except (SyntaxError, ValueError, MemoryError, RecursionError):
-        return "candidate"  # the program fails by itself
+        return "candidate"  # the program fails in any case
     for node in body:
         if isinstance(node, ast.FunctionDef):
             return node.name

@@ -28,7 +28,7 @@ def phrases(rng: random.Random, pipeline: Pipeline, said: dict[int, str] | None 
 
 
 def commands(rng: random.Random, spoken: list[str], guard: Guard | None) -> str:
-    """Write full sentences, with the guard before or after."""
+    """Write the commands as full sentences, with the guard before or after them."""
     form = int(rng.random() * 3)
     if form == 0:
         text = capital(". ".join(capital(phrase) for phrase in spoken)) + "."
@@ -44,7 +44,7 @@ def commands(rng: random.Random, spoken: list[str], guard: Guard | None) -> str:
 
 
 def clause(rng: random.Random, spoken: list[str], guard: Guard | None) -> str:
-    """Join the commands into one, without the full stop."""
+    """Join the commands into one, without the final full stop."""
     text = f"{one(rng, (', ', ', then ')).join(spoken[:-1])} and {spoken[-1]}"
     if guard is None:
         return text

@@ -1,4 +1,4 @@
-"""Well-known programs, asked for by name. {p} and {q} are parameters, {r} and {i} variables."""
+"""Well-known programs, asked for by name. {f} is the name, {p} and {q} parameters, {r} and {i} variables."""
 
 from __future__ import annotations
 

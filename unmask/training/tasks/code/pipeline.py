@@ -25,10 +25,10 @@ def _spelled(families: Sequence[Family], constants: Sequence[Any]) -> tuple[Stag
 
 @dataclass(frozen=True, slots=True)
 class Shelf:
-    """All stages for one kind of input; families take a constant, plain stages do not."""
+    """All stages for one kind of input. The stages of a family have a constant, plain stages have none."""
 
     plain: tuple[Stage, ...]
-    families: tuple[tuple[Stage, ...], ...]  # one tuple of constants per family
+    families: tuple[tuple[Stage, ...], ...]  # for each family, its stage for each constant
     ends: tuple[Stage, ...]
     end_share: float
 
@@ -136,7 +136,7 @@ def _draw(rng: random.Random, takes: Input, count: int, guard_share: float) -> P
 
 
 def tells(pipeline: Pipeline, inputs: list[Any]) -> bool:
-    """Whether dropping the guard or any stage changes a result, and the results differ."""
+    """Return whether the results differ, and dropping the guard or any stage but the end changes one."""
     results = [pipeline(value) for value in inputs]
     if all(result == results[0] for result in results[:NUM_INPUTS]):
         return False
@@ -149,7 +149,7 @@ def tells(pipeline: Pipeline, inputs: list[Any]) -> bool:
 
 
 def _differ(stage: Stage, other: Stage) -> bool:
-    """Whether two stages are more than one stage with a different constant."""
+    """Return whether two stages differ in more than a number."""
     return stage.key.translate(NO_DIGITS) != other.key.translate(NO_DIGITS)
 
 

@@ -22,7 +22,7 @@ class Stage:
     code: tuple[str, ...]
     apply: Callable[[Any], Any]
     result: Result = ""  # result type of an end stage; "" keeps the type
-    adds: str = ""  # a loop adds this to its total instead: {x} or 1
+    adds: str = ""  # what a loop adds to its total instead, such as {x} or 1
     loose: bool = False  # the code needs brackets before another operator or a method
 
     @property
@@ -31,7 +31,7 @@ class Stage:
         return self.code[0]
 
 
-Family = Callable[[Any], Stage]  # from a constant, or from the name of one, to the stage
+Family = Callable[[Any], Stage]  # makes the stage of a constant, or of words that stand for one
 
 
 def _end(

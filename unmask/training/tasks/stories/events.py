@@ -43,7 +43,7 @@ def loss(rng: random.Random, story: Story, name: str, things: str, have: int, ne
 
 
 def boxes(rng: random.Random, story: Story, name: str, things: str, have: int, need: int | None) -> int:
-    """Add several boxes of things: a product, worked out at any time, and a sum."""
+    """Add several boxes of things: a product, which can be worked out at any time, and a sum."""
     count, each, holders = whole(rng, 2, 6), whole(rng, 2, 9), one(rng, HOLDERS)
     story.key.append(f"+{count}*{each}")
     facts = (

@@ -1,4 +1,4 @@
-"""Stories about a number of things at a rate each: shops, days of work, groups."""
+"""Stories about several things at a rate each: shops, days of work, groups."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def shop(rng: random.Random, story: Story) -> None:
 
 
 def work(rng: random.Random, story: Story) -> None:
-    """A daily rate over some days, twice, then the total or the rest to a goal."""
+    """A daily rate over some days, twice, then the total or what is missing to a goal."""
     name, things = one(rng, NAMES), one(rng, COUNTED)
     for where in some(rng, ("May", "June", "July"), 2):
         days, rate = whole(rng, 2, 9), whole(rng, 2, 9)

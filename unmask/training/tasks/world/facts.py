@@ -90,7 +90,7 @@ class Relation:
     facts: dict[str, str]
     values: tuple[str, ...]
     asks: tuple[str, ...]
-    asks_back: tuple[str, ...]  # which subject has this value
+    asks_back: tuple[str, ...]  # questions for the subject that has a value
     says: tuple[str, ...]
 
     def say(self, form: str, subject: str) -> str:
