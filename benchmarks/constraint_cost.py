@@ -33,6 +33,7 @@ from unmask.decoding.loop import denoise
 from unmask.decoding.options import Options
 from unmask.decoding.plan import plan
 from unmask.decoding.result import Result, collect
+from unmask.errors import FieldError
 from unmask.fast.compile import compile
 from unmask.types import ModelInfo
 
@@ -146,6 +147,9 @@ def _compared(times: dict[bool, list[float]]) -> dict[str, Any]:
 def build(size: int, texts: Path | None, path: Path | None) -> dict[str, Any]:
     """Print the time to build the automaton of a schema for a large vocabulary, and to read it from disk."""
     tokens = vocabulary(size, texts)
+    if None in tokens:
+        problem = f"must hold enough words for {size} tokens; there are {tokens.index(None)}"
+        raise FieldError("texts", texts, problem, "name a larger folder with --texts")
     with TemporaryDirectory() as folder:
         os.environ["UNMASK_CACHE"] = folder
         built = _timed(AUTOMATA, tokens)

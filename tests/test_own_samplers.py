@@ -156,6 +156,19 @@ def test_a_preset_file_runs_no_other_file(margin: str, tmp_path: Path) -> None:
         unmask.make_sampler(str(preset))
 
 
+def test_a_sampler_of_a_file_with_a_computed_field_reaches_another_process(tmp_path: Path) -> None:
+    own = tmp_path / "own.py"
+    computed = (
+        "    limit: float = field(init=False, default=0.0)\n\n"
+        "    def __post_init__(self):\n        object.__setattr__(self, 'limit', 2 * self.min_margin)\n\n"
+    )
+    source = SOURCE.replace("import dataclass", "import dataclass, field")
+    own.write_text(source.replace("    @property\n", f"{computed}    @property\n", 1))
+    sampler = unmask.make_sampler(f"{own}:MarginThreshold", min_margin=0.25)
+    assert pickle.loads(pickle.dumps(sampler)) == sampler
+    assert sampler.limit == 0.5
+
+
 def test_a_sampler_of_a_file_reaches_another_process(margin: str) -> None:
     sampler = EndLast(unmask.make_sampler(margin, min_margin=0.3))
     assert pickle.loads(pickle.dumps(sampler)) == sampler

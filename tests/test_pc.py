@@ -6,6 +6,7 @@ import copy
 import json
 import math
 import pickle
+import struct
 
 import pytest
 import torch
@@ -105,6 +106,14 @@ def test_only_tokens_of_the_vocabulary_can_be_counted(ids):
 def test_only_frequencies_are_frequencies(values):
     with raises_field("values", values):
         TokenFrequency(values)
+
+
+def test_a_file_of_bad_frequencies_is_refused_for_their_values(tmp_path):
+    path = tmp_path / "frequencies.safetensors"
+    COMMON.save(path)
+    path.write_bytes(path.read_bytes()[:-4] + struct.pack("<f", -1))
+    with raises_field("values"):
+        TokenFrequency.load(path)
 
 
 def test_frequencies_are_values():

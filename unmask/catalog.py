@@ -35,7 +35,7 @@ PRESETS: dict[str, str | None] = {
     "pc": None,
     "threshold": None,
     "factor": None,
-    "factor-released": "factor as in the released code, where the last masked position needs no test.",
+    "factor-released": "factor as in the released code, where the least confident position needs no test.",
     "entropy-bound": None,
     "entropy-threshold": None,
     "local-leap": None,

@@ -107,7 +107,7 @@ def _reduce(value: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     """Pickle a value by the file of its class, so that another process can run the file itself."""
     kind = type(value)
     module = sys.modules[kind.__module__]
-    held = {item.name: getattr(value, item.name) for item in fields(value)}
+    held = {item.name: getattr(value, item.name) for item in fields(value) if item.init}
     return _restore, (f"{module.__file__}:{kind.__qualname__}", getattr(module, DIGEST), held)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -53,6 +54,13 @@ def test_a_higher_bar_commits_less_ahead_and_texts_do_not_depend_on_the_batch(mo
     loose, strict = measure(model, PROMPTS, config, bars=(0.0, 1.0))
     assert loose.changed == 2
     assert strict.changed == 0
+
+
+def test_a_model_without_an_end_token_is_calibrated_too():
+    endless = load("mini-llada", device="cpu")
+    endless.info = replace(endless.info, eos_ids=())
+    [found] = measure(endless, ["Simplify 6/8."], GenerationConfig(max_new_tokens=8), bars=[0.5])
+    assert found.bar == 0.5
 
 
 def test_prompts_are_needed(model):

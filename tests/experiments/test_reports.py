@@ -147,6 +147,11 @@ def test_a_missing_preset_is_named(tmp_path):
             True,
         ),
         ("fibonacci", "def f(n):\n    return 0 if n < 2 else 1 if n == 2 else f(n - 1) + f(n - 2)\n", False),
+        (
+            "reverse",
+            "def turn(s):\n    return s[::STEP]\nSTEP = -1\nwhile True:\n  print(turn(input()))\n",
+            True,
+        ),
         ("reverse", "I cannot.", False),
         ("equation", "So x = \\boxed{5}.", True),
         ("equation", "Now x = 15 / 3 = 5.\nSo x = \\boxed{6}.", False),

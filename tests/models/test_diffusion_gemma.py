@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tests.raises import raises_field
 from unmask import KLASS, LESS, WINO, Base, EntropyBound, Speculative, Threshold
-from unmask.models.diffusion_gemma import RuleSampler, RuleStop, using_rules
+from unmask.models.diffusion_gemma import REPLACED, RuleSampler, RuleStop, using_rules
 
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
 PROMPT = torch.tensor([[5, 9, 7, 20, 31]])
@@ -87,6 +87,15 @@ def test_every_rule_on_predictions_fills_all_canvases(model: Any, rule: Any) -> 
     with using_rules(model, accept=rule):
         made = generate(model).sequences
     assert made.shape == (1, PROMPT.shape[1] + SETTINGS["max_new_tokens"])
+
+
+def test_rules_inside_rules_apply_until_they_end(model: Any) -> None:
+    with using_rules(model, accept=EntropyBound(bound=1e9)):
+        before = generate(model).sequences
+        with using_rules(model, accept=Base()):
+            generate(model)
+        assert torch.equal(generate(model).sequences, before)
+    assert not {*REPLACED} & {*vars(model)}
 
 
 def test_a_canvas_ends_when_the_rule_finds_it_stable(model: Any) -> None:

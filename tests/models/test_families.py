@@ -276,9 +276,12 @@ def test_a_mask_id_may_stand_in_the_tokenizers_files(
     assert load(folder, device="cpu").info.mask_id == 381
 
 
-def test_a_missing_mask_id_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize("files", [{}, {"tokenizer.json": {"added_tokens": [{"id": 7, "content": None}]}}])
+def test_a_missing_mask_id_is_named(tmp_path: Path, files: Mapping[str, object]) -> None:
     folder = copied("llada2_tiny", tmp_path)
     (folder / "generation_config.json").unlink()
+    for file, content in files.items():
+        (folder / file).write_text(json.dumps(content))
     with raises_field("mask_token_id", None, "config.json", "tokenizer"):
         load(folder)
 

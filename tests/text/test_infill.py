@@ -112,6 +112,14 @@ def test_an_empty_gap_leaves_the_given_text() -> None:
     assert infill(Scripted([EOS, EOS, *TOKENIZER.encode("b")]), "a[[gap 0-2]]b").text == "ab"
 
 
+def test_every_text_of_a_list_may_have_its_seed(model: Trunk) -> None:
+    config, texts = GenerationConfig(temperature=1.0, seed=(3, 4)), ["a [[gap 8]] b", "c [[gap 4]]"]
+    alone = [infill(model, texts[row], config=replace(config, seed=3 + row)).text for row in range(2)]
+    assert [filled.text for filled in infill(model, texts, config=config)] == alone
+    with raises_field("seed", (3, 4)):
+        infill(model, texts[0], config=config)
+
+
 def test_a_seed_repeats_an_infilling(model: Trunk) -> None:
     config = GenerationConfig(temperature=1.0, seed=3)
     first = infill(model, "a [[gap 8]] b", config=config)

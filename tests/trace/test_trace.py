@@ -252,6 +252,7 @@ def test_a_broken_line_in_the_middle_is_named(written):
         {"revoked": [[99], [], []]},
         {"revoked": [["x"], [], []]},
         {"rewritten": [[]]},
+        {"guesses": [0]},
     ],
 )
 def test_a_line_that_does_not_fit_its_header_is_refused(changes, written):

@@ -114,7 +114,7 @@ def _decode(
         tokens = step.tokens
     generated, ahead = tokens[:, run.canvas.start :], ahead[:, :, run.canvas.start :]
     closed = (is_any(generated, ends) & (generated != model.info.mask_id)).cumsum(-1) > 0
-    final = torch.where(closed, ends[0], generated)
+    final = torch.where(closed, ends[0], generated) if ends else generated
     early = ahead >= 0
     wrong = early & (ahead != final)
     lengths = (~closed).sum(-1).tolist()

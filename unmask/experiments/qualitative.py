@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -34,21 +35,27 @@ def _program(check: str) -> Callable[[str], bool]:
         if match is None:
             return False
         code = find_code(text, match[1])
-        # keep only definitions, because statements at the top level may ask for input
-        kept = _definitions(code)
-        [outcome] = run_jobs([Job(program=kept, checks=(check.format(f=match[1]),))])
+        # statements at the top level may ask for input
+        [outcome] = run_jobs([Job(program=_definitions(code), checks=(check.format(f=match[1]),))])
         return outcome.passed
 
     return judged
 
 
 def _definitions(code: str) -> str:
-    """Return the code without statements at the top level."""
-    lines = code.splitlines()
-    lines = [
-        line for line in lines if not line.strip() or line.startswith((" ", "\t", "def ", "import ", "from "))
-    ]
-    return "\n".join(lines) + "\n"
+    """Return the imports, definitions and constants of a program, or all of it if it does not parse."""
+    try:
+        statements = ast.parse(code).body
+    except (SyntaxError, ValueError, RecursionError):
+        return code
+    return ast.unparse(ast.Module([one for one in statements if _is_definition(one)], type_ignores=[]))
+
+
+def _is_definition(statement: ast.stmt) -> bool:
+    if isinstance(statement, ast.Assign):
+        return not any(isinstance(part, ast.Call) for part in ast.walk(statement.value))
+    kinds = ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom
+    return isinstance(statement, kinds)
 
 
 def _result(number: str, named: str) -> Callable[[str], bool]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from unmask.evals.records import settings_of
 from unmask.experiments import ablation, methods
 from unmask.experiments.experiment import Experiment
 from unmask.experiments.grid import Cells, RunKey, short, table
@@ -14,6 +15,7 @@ from unmask.experiments.report import Finding, Report, Table, below, flat
 from unmask.experiments.runs import Run
 from unmask.experiments.side_by_side import side_by_side
 from unmask.samplers import SAMPLERS
+from unmask.samplers.wrapper import kind
 from unmask.text.generate import generate
 from unmask.types import Decision, Needs, Observation, Sampler
 
@@ -74,9 +76,13 @@ def _independence(lab: Lab, model: str) -> dict[str, int]:
         generate(lab.model(model), [sample.prompt for sample in samples], watched, run.config)
         return watched.seen
 
-    seen: dict[str, int] = lab.measurement(
-        model, "eligibility", {"task": task, "samples": len(samples)}, make
-    )
+    settings = {
+        "task": task,
+        "samples": len(samples),
+        "sampler": [kind(run.sampler), settings_of(run.sampler)],
+        "config": settings_of(run.config),
+    }
+    seen: dict[str, int] = lab.measurement(model, "eligibility", settings, make)
     return seen
 
 

@@ -40,6 +40,7 @@ def using_rules(model: Any, *, accept: Sampler | None = None, stop: Sampler | No
         if rule is not None:
             check_rule(rule)
     own_sampler, own_stop, own_compile = (getattr(model, name) for name in REPLACED)
+    outer = {name: value for name, value in vars(model).items() if name in REPLACED}  # rules around these
     family = None  # the family's own sampler
 
     def sampler_for(config: Any) -> Any:
@@ -65,6 +66,7 @@ def using_rules(model: Any, *, accept: Sampler | None = None, stop: Sampler | No
     finally:
         for name in REPLACED:
             delattr(model, name)
+        vars(model).update(outer)
 
 
 class RuleSampler:

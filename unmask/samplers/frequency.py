@@ -62,12 +62,11 @@ class TokenFrequency:
                     raise TypeError(entry["dtype"])
                 first, last = entry["data_offsets"]
                 file.seek(8 + size + first)
-                return TokenFrequency(
-                    torch.frombuffer(bytearray(file.read(last - first)), dtype=torch.float32)
-                )
+                values = torch.frombuffer(bytearray(file.read(last - first)), dtype=torch.float32)
             except (ValueError, KeyError, TypeError):
                 problem = f"must be a safetensors file with frequencies as float32 {NAME!r}"
                 raise FieldError("path", str(path), problem, "write it with TokenFrequency.save") from None
+        return TokenFrequency(values)
 
     def on(self, device: torch.device) -> Tensor:
         """Return the frequencies on a device, [V] float32. They are copied there once."""

@@ -100,10 +100,13 @@ def infill(
         remedy = f"a gap has its own length: Gap({length}) or [[gap {length}]]"
         raise FieldError("max_new_tokens", length, "does not go with infilling", remedy)
     several = isinstance(text, (list, tuple)) and bool(text) and all(map(_is_text, text))
+    texts: Sequence[Any] = text if several else [text]
     filled = []
-    for each in text if several else [text]:
+    for each, seed, constraint in zip(
+        texts, config.seeds(len(texts)), config.constraints(len(texts)), strict=True
+    ):
         since = perf_counter()
-        prepared = prepare_infill(model, each, chosen, config)  # type: ignore[arg-type]
+        prepared = prepare_infill(model, each, chosen, replace(config, seed=seed, constraint=constraint))
         filled.append(prepared.read(prepared.steps, since=since, trace=trace))
     return filled if several else filled[0]
 

@@ -182,6 +182,7 @@ def _fits(change: Change, canvas: Rows) -> bool:
         change.eligible,
         change.running,
         change.fresh,
+        change.guesses,
     )
     columns = [position.column for position in change.positions]
     columns += [column for row in change.revoked for column in row]

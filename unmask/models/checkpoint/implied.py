@@ -18,7 +18,7 @@ def mask_id(folder: Path) -> int | None:
     files = CheckpointFiles.read(folder)
     ids = dict(_added_ids(files))
     declared = files.named_tokens().get("mask_token")
-    return next((ids[text] for text in (declared, *MASKS) if text in ids), None)
+    return next((ids[text] for text in (declared, *MASKS) if text and text in ids), None)
 
 
 def _added_ids(files: CheckpointFiles) -> Iterator[tuple[str | None, int]]:

@@ -17,7 +17,6 @@ from typing import Any
 LARGEST = 1 << 24  # bytes of a message
 DEEPEST = 200
 COUNT, FLOAT, COMPLEX = struct.Struct("<I"), struct.Struct("<d"), struct.Struct("<dd")
-CHANGEABLE = (list, dict, set, bytearray, deque)
 Write = Callable[["Encoder", Any, int], None]
 Read = Callable[["Decoder", int], Any]
 
