@@ -68,7 +68,7 @@ METAVARS = {"stop": "TEXT", "block_length": "N|auto|none", "min_gap": "N|auto|no
 SHOWN = {
     "steps": "one per new token",
     "next_block_at": "when it is full",
-    "cache": "none",
+    "cache": "append where possible, or none",
     "refresh_every": "once per block",
     "seed": "a new one if temperature > 0",
     "max_new_tokens": "the model's own, usually 256",
