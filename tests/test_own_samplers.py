@@ -105,7 +105,7 @@ class Plain:
     ids=["number", "needs", "plain", "argument"],
 )
 def test_what_cannot_be_a_sampler_is_refused_when_it_is_registered(factory: Any, words: str) -> None:
-    with raises_field("sampler", "mine", words):
+    with raises_field(*(("factory", 3) if factory == 3 else ("sampler", "mine")), words):
         unmask.register_sampler("mine", factory)
     assert "mine" not in SAMPLERS
 

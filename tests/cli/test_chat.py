@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import termios
 from time import sleep
 
@@ -41,11 +43,22 @@ def test_a_model_with_a_wrong_number_of_turns_is_refused(call, llada, copy):
     assert "turns" in result.stderr
 
 
-def test_a_command_that_is_none_ends_a_script_and_lists_those_there_are(call, llada):
-    result = call("chat", "-m", llada, "-n", 8, text="/rest\n")
-    assert (result.exit_code, result.stdout) == (2, "")
+def test_a_script_goes_on_after_a_command_that_is_none_and_fails_at_its_end(call, llada):
+    alone = call("chat", "-m", llada, "-n", 8, text="hello\n")
+    result = call("chat", "-m", llada, "-n", 8, text="/rest\nhello\n")
+    assert (alone.exit_code, result.exit_code) == (0, 2)
+    assert result.stdout == alone.stdout
     assert "'/rest'" in result.stderr
     assert all(name in result.stderr for name in COMMANDS)
+
+
+@pytest.mark.parametrize("arguments", ["chat", "infill -"])
+def test_a_closed_standard_input_is_answered_with_a_sentence(llada, arguments):
+    command = f"{sys.executable} -m unmask {arguments} -m {llada} <&-"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "standard input is closed" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
 
 
 def test_a_path_is_a_question(call, llada):

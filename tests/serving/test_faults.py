@@ -186,6 +186,7 @@ def test_a_chat_may_name_its_length_in_two_ways_but_only_one_length(server: Runn
         ({"messages": [{"role": "user", "content": [{"type": "text", "text": "a", "x": 1}]}]}, "messages"),
         ({"stream": True, "stream_options": {"include_usages": True}}, "stream_options"),
         ({"stream": True, "stream_options": {"include_obfuscation": True}}, "stream_options"),
+        ({"stream_options": {"include_usage": True}}, "stream_options"),
     ],
     ids=str,
 )

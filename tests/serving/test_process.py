@@ -145,6 +145,8 @@ def test_wrong_settings_are_refused_before_the_model_is_loaded() -> None:
         (["--max-new-tokens", "0"], "--max-new-tokens must be a whole number >= 1, got 0"),
         (["--max-streams", "0"], "--max-streams must be a whole number >= 1, got 0"),
         (["--sampler", "lesss"], "did you mean 'less'?"),
+        (["--sampler", "wino"], "'wino'; choose another one"),
+        (["--cors", "example"], "--cors must be an origin"),
         (["--deadline", "0"], "--deadline must be > 0, got 0"),
         (["--api-key", ""], "--api-key must not be empty; leave it out to let everybody in"),
         (["-m", "mini-llada"], "the model must be named once, got 'no/such/folder' and --model 'mini-llada'"),

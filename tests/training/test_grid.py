@@ -118,6 +118,15 @@ def test_the_command_prints_the_plan_and_trains_nothing(grid_file, tmp_path):
     assert CliRunner().invoke(app, ["train", "--out", str(tmp_path / "out")]).exit_code != 0
 
 
+@pytest.mark.parametrize("option", [("--dry-run",), ("--minutes", "1"), ("--size", "4M")])
+def test_an_option_of_grids_is_refused_with_a_recipe(tmp_path, option):
+    arguments = ["train", str(write_recipe(tmp_path)), "--out", str(tmp_path / "out"), *option]
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == 2
+    assert "needs --grid" in done.output
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_plan_needs_no_folder_and_a_training_does(grid_file, tmp_path):
     call = partial(CliRunner().invoke, app)
     done = call(["train", "--grid", str(grid_file), "--device", "cpu", "--dry-run"])

@@ -13,6 +13,7 @@ from unmask.cli import complete
 from unmask.cli.options import LoadOptions, ModelOptions
 from unmask.cli.runs import load_model
 from unmask.errors import FieldError
+from unmask.files import read_utf8
 
 if TYPE_CHECKING:
     from unmask.evals.agreement import Agreement
@@ -75,7 +76,7 @@ def calibrate(model: Model, options: CalibrateOptions) -> None:
     from unmask.samplers.presets import write_preset
     from unmask.text.config import GenerationConfig
 
-    name = model.rstrip("/").rpartition("/")[2].partition("@")[0]
+    name = model.rstrip("/").rpartition("/")[2].partition("@")[0].rpartition(":")[2]
     path = options.out or Path(f"first-mask-{name}.json")
     if path.suffix != ".json":
         raise FieldError("out", str(path), "must end in .json", f"write {path}.json")
@@ -112,7 +113,7 @@ def _line(one: Agreement, chosen: Agreement) -> str:
 def _prompts(options: CalibrateOptions) -> list[Prompt]:
     """Return the prompts of the file, or those of the tasks in turn."""
     if options.prompts is not None:
-        lines = options.prompts.read_text(encoding="utf-8").splitlines()
+        lines = read_utf8(options.prompts).splitlines()
         found: list[Prompt] = [[{"role": "user", "content": line}] for line in lines if line.strip()]
         if not found:
             raise FieldError("prompts", str(options.prompts), "must hold at least one line")

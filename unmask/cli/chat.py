@@ -10,10 +10,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from unmask.cli.errors import is_out_of_memory, print_error, sentence
+from unmask.cli.errors import FAILED, is_out_of_memory, print_error, sentence
 from unmask.cli.generate import decode, make_batch, print_stream, set_up
 from unmask.cli.live import can_show
-from unmask.cli.options import DecodingOptions, LengthOptions, ModelOptions, OutputOptions, SamplerOptions
+from unmask.cli.options import (
+    DecodingOptions,
+    LengthOptions,
+    ModelOptions,
+    OutputOptions,
+    SamplerOptions,
+    check_standard_input,
+)
 from unmask.cli.output import print_cost, print_text
 from unmask.cli.runs import compile_now, say_dimly
 from unmask.errors import FieldError
@@ -50,6 +57,7 @@ def chat(
     from unmask.fast.warm_up import warm_up
     from unmask.models.checkpoint.config import chat_turns
 
+    check_standard_input()
     setup = set_up(model, choice, decoding, length)
     if setup.model.tokenizer is None or not setup.model.tokenizer.has_chat_template:
         raise ValueError(f"{model.model} has no chat template; use `unmask generate` for plain prompts")
@@ -108,24 +116,26 @@ class Conversation:
 
 
 def _talk(conversation: Conversation) -> None:
-    """Take lines until the user leaves; a terminal shows errors and goes on, other input ends with them."""
-    interactive = sys.stdin.isatty()
+    """Take lines until the user leaves. Input that is refused shows an error, and the chat goes on."""
+    refused = False
     while True:
         try:
             line = _read()
             if line in (None, "/exit"):
-                return
+                break
             conversation.take(str(line))
         except KeyboardInterrupt:
-            if not interactive:
+            if not sys.stdin.isatty():
                 raise
             say_dimly("stopped; the question is forgotten")
         except (ValueError, MemoryError, RuntimeError) as error:
-            expected = isinstance(error, ValueError) or is_out_of_memory(error)
-            if not interactive or not expected:
+            if not isinstance(error, ValueError) and not is_out_of_memory(error):
                 raise
+            refused = True
             history = conversation.told and conversation.turns != 1
             print_error(sentence(error) + (" (/reset starts over)" if history else ""))
+    if refused and not sys.stdin.isatty():
+        raise typer.Exit(FAILED)
 
 
 def _read() -> str | None:

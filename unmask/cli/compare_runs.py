@@ -17,7 +17,10 @@ Second = Annotated[Path, typer.Argument(metavar="B", help="The run to compare wi
 Show = Annotated[
     int,
     typer.Option(
-        "--show", metavar="N", help="List up to N sample ids that were lost, and up to N that were gained."
+        "--show",
+        metavar="N",
+        min=0,
+        help="List up to N sample ids that were lost, and up to N that were gained.",
     ),
 ]
 Seed = Annotated[int, typer.Option("--seed", help="Seed of the bootstrap.")]

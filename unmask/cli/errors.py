@@ -13,7 +13,7 @@ from types import TracebackType
 
 import typer
 
-CRASHED = 1  # in code of the user's own, or by our mistake
+CRASHED = 1  # an error in the user's code or in ours, or output that nobody reads
 FAILED = 2
 INTERRUPTED = 130
 # a failed allocation on the CPU or on MPS is a plain RuntimeError
@@ -29,9 +29,11 @@ def sentences(debug: bool) -> Iterator[None]:
         raise typer.Exit(INTERRUPTED) from None
     except BrokenPipeError:  # the reader closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise typer.Exit(FAILED) from None
+        raise typer.Exit(CRASHED) from None
     except (ValueError, OSError, MemoryError) as error:
         raise _told(error, debug) from None
+    except (typer.Exit, typer.Abort):
+        raise
     except Exception as error:
         if is_out_of_memory(error):
             raise _told(error, debug) from None

@@ -23,6 +23,8 @@ def parse_fields(sampler: Any, settings: Sequence[str]) -> dict[str, Any]:
         name, equals, text = setting.partition("=")
         if not equals or not name:
             raise FieldError("--set", setting, "must be FIELD=VALUE, such as max_jsd=0.05")
+        if name in parsed:
+            raise FieldError("--set", setting, f"must not set {name} twice")
         parsed[name] = parse(name, kinds[name], text) if name in kinds else text
     return parsed
 

@@ -31,6 +31,7 @@ from unmask.cli import complete
 from unmask.cli.fields import parse, parse_fields
 from unmask.describe import source_lines
 from unmask.errors import FieldError
+from unmask.files import read_utf8
 from unmask.plugins import short_name
 from unmask.text.fields import ConfigFields
 
@@ -273,9 +274,9 @@ class ConstraintOptions:
             names = "--regex, --json-schema, --choice and --grammar"
             raise ValueError(f"{names} exclude each other; give only one")
         if self.grammar is not None:
-            return Grammar(Path(self.grammar).read_text(encoding="utf-8"))
+            return Grammar(read_utf8(Path(self.grammar)))
         if self.json_schema is not None:
-            return JSONSchema(Path(self.json_schema).read_text(encoding="utf-8"))
+            return JSONSchema(read_utf8(Path(self.json_schema)))
         if self.choices:
             return Choice(self.choices)
         return None if self.regex is None else Regex(self.regex)
@@ -324,6 +325,8 @@ class OutputOptions:
     def __post_init__(self) -> None:
         if self.json and self.live:
             raise ValueError("--json and --live both write to standard output; choose one")
+        if self.trace is not None and Path(self.trace).is_dir():
+            raise FieldError("--trace", self.trace, "must be a file, not a folder")
         if self.trace is not None and not Path(self.trace).parent.is_dir():
             raise FieldError("--trace", self.trace, "must be in a folder that exists", "create it first")
 
@@ -344,7 +347,24 @@ def build_config(*groups: Any, **defaults: Any) -> GenerationConfig:
 
 def read_text(text: str) -> str:
     """Return the text of an argument; "-" reads standard input."""
-    return sys.stdin.read().removesuffix("\n") if text == "-" else text
+    return standard_input().removesuffix("\n") if text == "-" else text
+
+
+def standard_input() -> str:
+    """Return all of standard input. Raise if it is closed or not UTF-8."""
+    check_standard_input()
+    try:
+        text = sys.stdin.read()
+        text.encode()
+    except UnicodeError:
+        raise ValueError("standard input must be UTF-8 text") from None
+    return text
+
+
+def check_standard_input() -> None:
+    """Raise if standard input is closed."""
+    if sys.stdin is None:
+        raise ValueError("standard input is closed; give the text as an argument, or redirect a file")
 
 
 def read_prompt(text: str) -> str:

@@ -204,10 +204,13 @@ def reproduce(
 ) -> None:
     """Build the paper's tables and figures. The same command resumes a stopped run."""
     from unmask.experiments import EXPERIMENTS, NEEDS_GRID, get_experiment
+    from unmask.experiments.drawing import check_matplotlib
 
     every = [name for name in EXPERIMENTS if options.grid or name not in NEEDS_GRID]
     chosen = dict.fromkeys(every if "all" in names else names)
     experiments = [get_experiment(name) for name in chosen]
+    if not options.dry_run:
+        check_matplotlib()  # now, not after hours of decoding
     _set_threads(options.threads)
     if options.unsafe_code:  # the workers of a cluster must know when they start
         from unmask.sandbox import allow_unsafe_code

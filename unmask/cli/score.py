@@ -12,6 +12,7 @@ from unmask.cli import complete
 from unmask.cli.isolation import UnsafeCode, check_isolation
 from unmask.cli.options import DataFolder
 from unmask.cli.printable import printable
+from unmask.files import write_bytes
 
 if TYPE_CHECKING:
     from unmask.evals.records import Record
@@ -38,7 +39,7 @@ Out = Annotated[
         "--out", metavar="FILE", help="Write the records with their new verdicts, and FILE.run.json."
     ),
 ]
-Show = Annotated[int, typer.Option("--show", metavar="N", help="List up to N changed samples.")]
+Show = Annotated[int, typer.Option("--show", metavar="N", min=0, help="List up to N changed samples.")]
 
 
 def score(
@@ -74,7 +75,7 @@ def score(
     _print_accuracies(rescored.before, rescored.after)
     _print_changes(rescored.changed, show)
     if out is not None:
-        out.write_bytes(b"".join(map(to_line, rescored.after)))
+        write_bytes(out, b"".join(map(to_line, rescored.after)))
         _write_origin(out, file, judging, isolation)
         typer.secho(f"wrote {out}", dim=True, err=True)
 

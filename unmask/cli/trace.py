@@ -11,6 +11,7 @@ import typer
 from unmask.cli.output import print_table
 from unmask.cli.picture import END
 from unmask.cli.printable import printable
+from unmask.files import write_bytes
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -48,7 +49,7 @@ def trace(file: File, other: Other = None, html: Html = None) -> None:
     if html is not None:
         from unmask.trace.html import to_html
 
-        Path(html).write_text(to_html(*read), encoding="utf-8")
+        write_bytes(Path(html), to_html(*read).encode())
         typer.secho(f"wrote {html}", dim=True, err=True)
 
 

@@ -75,17 +75,27 @@ def train(
         raise FieldError("out", None, "must be given", "name a folder with --out")
     if out is not None and out.exists() and not out.is_dir():
         raise FieldError("out", str(out), "must be a folder, not a file")
+    if grid is None:
+        for option, value in {"dry_run": dry_run, "minutes": minutes, "size": size}.items():
+            if value not in (None, False, []):
+                raise FieldError(option, value, "needs --grid", "leave it out")
     if grid is not None:
         _train_grid(grid, out, device, minutes, size, dry_run=dry_run)
         return
     from unmask.training.progress import show_progress
     from unmask.training.recipe import find_recipe
+    from unmask.training.trainer import CHECKPOINT
     from unmask.training.trainer import train as run
 
     assert recipe is not None
     assert out is not None
-    with show_progress() as watch:
-        run(find_recipe(recipe), out, device=device, resume=resume, watch=watch)
+    try:
+        with show_progress() as watch:
+            run(find_recipe(recipe), out, device=device, resume=resume, watch=watch)
+    except KeyboardInterrupt:
+        if (out / CHECKPOINT).exists():
+            typer.echo(f"interrupted; --resume goes on from the last checkpoint in {out}", err=True)
+        raise
     typer.echo(str(out))
 
 

@@ -33,6 +33,7 @@ from unmask.evals.records import (
     to_line,
 )
 from unmask.evals.task import Sample
+from unmask.files import read_bytes
 from unmask.models.checkpoint.files import too_deep
 
 LATER = " | resumed with "  # separates the isolations of a resumed run
@@ -152,7 +153,7 @@ class RunFolder:
 
     def _lines(self, name: str) -> list[bytes]:
         path = self.path / name
-        return path.read_bytes().splitlines(keepends=True) if path.exists() else []
+        return read_bytes(path).splitlines(keepends=True) if path.exists() else []
 
     def append(self, records: Sequence[Record], timing: Timing) -> None:
         """Store a batch; its records come last, so a batch with records is complete."""
@@ -212,7 +213,7 @@ def read_manifest(folder: Path) -> Manifest | None:
     if not path.is_file():
         return None
     try:
-        manifest = Manifest(**json.loads(path.read_text(encoding="utf-8")))
+        manifest = Manifest(**json.loads(read_bytes(path)))
         _check_manifest(manifest)
         return manifest
     except (ValueError, TypeError, RecursionError) as error:

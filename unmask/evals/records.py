@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from unmask.errors import FieldError
 from unmask.evals.task import Sample
+from unmask.files import read_bytes
 from unmask.samplers.wrapper import defaults
 from unmask.trace import plain
 
@@ -91,7 +92,7 @@ def to_line(kept: Record | Timing) -> bytes:
 
 def read_lines(path: Path, kind: type[Line]) -> list[Line]:
     """Read the complete lines of a file; skip an unfinished last line."""
-    complete = path.read_bytes().split(b"\n")[:-1]
+    complete = read_bytes(path).split(b"\n")[:-1]
     return [_read(line, kind, f"{path}, line {number}") for number, line in enumerate(complete, 1)]
 
 
@@ -160,7 +161,7 @@ def edited_lines(file: Path) -> list[int]:
     beside = file.with_name(TIMINGS)
     timings = read_lines(beside, Timing) if beside.is_file() else []
     written = chain.from_iterable(timing.hashes or repeat("", timing.rows) for timing in timings)
-    lines = file.read_bytes().split(b"\n")[:-1] if file.is_file() else []
+    lines = read_bytes(file).split(b"\n")[:-1] if file.is_file() else []
     pairs = enumerate(zip(lines, written, strict=False), 1)
     return [number for number, (line, known) in pairs if known and hash_line(line) != known]
 

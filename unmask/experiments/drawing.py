@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from io import BytesIO
 from itertools import pairwise
 from math import ceil, cos, hypot, isinf, pi, sin
@@ -51,16 +52,21 @@ CEILING = 101.0  # percent; above 100, so that 100 is finite on a logarithmic ax
 TICKS = (0, 20, 40, 60, 70, 80, 85, 90, 95, 98, 100)
 
 
+def check_matplotlib() -> None:
+    """Raise if matplotlib is not installed."""
+    if find_spec("matplotlib") is None:
+        raise ValueError("figures need matplotlib; pip install 'unmask[experiments]'")
+
+
 def panels(
     count: int, *, width: float = 4.2, height: float = 3.1, columns: int = 2
 ) -> tuple[Figure, list[Axes]]:
     """Return a figure with `count` panels."""
-    try:
-        import matplotlib
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ValueError("figures need matplotlib; pip install 'unmask[experiments]'") from error
+    check_matplotlib()
+    import matplotlib
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
     across = min(count, columns)
     down = -(-count // across)
     with matplotlib.rc_context(STYLE):

@@ -9,9 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from unmask.errors import known_field
+from unmask.files import read_bytes
 from unmask.samplers.registry import check_fields, known_sampler
 from unmask.samplers.wrapper import change
 from unmask.types import Sampler
+
+LARGEST = 1 << 20  # bytes of a preset file
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +41,7 @@ class Preset:
 def read_preset(path: Path) -> Preset:
     """Read a preset from a file."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(read_bytes(path, LARGEST))
         _check_content(content)
         preset = Preset(**content)
     except FileNotFoundError:

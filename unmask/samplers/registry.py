@@ -40,6 +40,9 @@ def register_sampler(name: str, factory: type | Callable[[], Sampler] | Sampler)
         raise FieldError("name", name, "must be a word such as 'my-sampler', without , : and /")
     if name in SAMPLERS and name not in _own:
         raise FieldError("name", name, "must not be the name of a preset of unmask", "choose another name")
+    if not callable(factory) and not hasattr(factory, "decide"):
+        problem = "must be a sampler, or a class or function that makes one"
+        raise FieldError("factory", factory, problem)
     SAMPLERS[name] = _make(name, factory)
     _own.add(name)
 

@@ -315,6 +315,11 @@ def _check_together(request: Common) -> None:
     if request.drafts and not request.stream:
         raise ApiError(400, "drafts needs stream; set it to true, or leave drafts out", param="drafts")
     _check_format(request)
+    if request.stream_options is not None and not request.stream:
+        options = request.stream_options.model_dump(exclude_unset=True)
+        raise refuse(
+            FieldError("stream_options", options, "needs stream", "set stream to true, or leave it out")
+        )
     if isinstance(request, ChatRequest):
         _check_chat(request)
 

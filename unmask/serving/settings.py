@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
@@ -13,6 +14,8 @@ from unmask.serving.request import unservable
 from unmask.text.config import GenerationConfig
 from unmask.text.generate import DEFAULT_SAMPLER
 from unmask.types import ModelInfo, Sampler
+
+ORIGIN = re.compile(r"\*|null|[a-z][a-z0-9+.\-]*://[^/\s]+", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +70,12 @@ class Settings:
         if self.api_key is not None and not self.api_key:
             remedy = "leave it out to let everybody in"
             raise FieldError("api_key", self.api_key, "must not be empty", remedy)
+        if (extra := unservable(self.sampler)) is not None:
+            problem = f"needs {extra}, which the server does not compute"
+            raise FieldError("sampler", self.sampler_name, problem, "choose another one")
+        for origin in self.cors:
+            if not ORIGIN.fullmatch(origin):
+                raise FieldError("cors", origin, "must be an origin such as https://example.org, or *")
         for name in ("body_seconds", "header_seconds", "stall_seconds", "heartbeat"):
             positive(name, getattr(self, name))
 

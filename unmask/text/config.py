@@ -237,6 +237,9 @@ class GenerationConfig(ConfigFields):
             raise FieldError("cache", self.cache, problem, "use cache='prefix' or cache='dual'")
         if self.cache is None or self.cache == "none":
             return None
+        if (extra := extra_needs(sampler)) is not None:
+            problem = f"must be None: {type(sampler).__name__} needs {extra}, which take the whole canvas"
+            raise FieldError("cache", self.cache, problem, "leave it out, or use another sampler")
         if self.cache == "dual" and sampler.needs.span and blocks > 1:
             raise FieldError(
                 "cache",

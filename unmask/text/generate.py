@@ -20,7 +20,7 @@ from unmask.decoding.options import Options
 from unmask.decoding.plan import Plan, plan
 from unmask.decoding.result import Finish, Result, collect
 from unmask.decoding.rows import Stop
-from unmask.errors import FieldError, at_least, token_ids, whole
+from unmask.errors import FieldError, at_least, flag, token_ids, whole
 from unmask.samplers import SAMPLERS
 from unmask.samplers.registry import as_sampler
 from unmask.text.config import GenerationConfig
@@ -198,6 +198,7 @@ def generate(
     A model without a tokenizer needs token ids and returns `Generation.token_ids`; `text` is then empty.
     """
     is_model(model)
+    flag("trace", trace)
     chosen, config = choose(sampler, config, settings)
     if is_single(prompts):
         [generation] = _generate(model, [prompts], chosen, config, batch_size, trace, progress or False)

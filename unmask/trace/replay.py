@@ -10,6 +10,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from unmask.files import LARGEST
 from unmask.trace.record import FORMAT, Change, Header, Position, Rows, open_trace
 from unmask.types import Counts
 
@@ -122,10 +123,14 @@ def _read_json(path: Path) -> list[Any]:
 
 def _read_lines(path: Path) -> list[bytes]:
     lines: list[bytes] = []
+    size = 0
     with open_trace(path, "rb") as file:
         try:
-            for line in file:
+            while line := file.readline(LARGEST):
                 lines.append(line)
+                size += len(line)
+                if size > LARGEST:
+                    raise ValueError(f"{path} has more than {LARGEST} bytes; name another file")
         except EOFError:  # a killed process leaves a compressed file without its end
             pass
         except (gzip.BadGzipFile, zlib.error) as error:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Protocol
 
 from unmask.errors import FieldError, at_least, within
+from unmask.files import read_utf8
 from unmask.models.text.tokens import Tokenizer
 
 DRAWN_TOGETHER = 128  # items tokenised at once
@@ -167,7 +168,7 @@ def _order(count: int, seed: str) -> list[int]:
 def read_pairs(path: Path) -> list[Pair]:
     """Read the prompt/answer pairs of a JSON-lines file."""
     pairs = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+    for number, line in enumerate(read_utf8(path).splitlines(), 1):
         if not line.strip():
             continue
         try:

@@ -11,6 +11,7 @@ from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from unmask.errors import FieldError, at_least, known_field, one_of, positive, within
+from unmask.files import read_utf8
 from unmask.training.data import DataSpec
 from unmask.training.masking import Masking
 from unmask.training.muon import OptimizerSpec
@@ -190,7 +191,7 @@ def read_table(path: Path) -> dict[str, Any]:
     """Read the table in a TOML or JSON file."""
     if path.suffix == ".json":
         try:
-            table = json.loads(path.read_text(encoding="utf-8"))
+            table = json.loads(read_utf8(path))
         except (ValueError, RecursionError) as error:
             raise ValueError(f"{path} is not valid JSON: {error}") from error
         if not isinstance(table, dict):
@@ -201,7 +202,7 @@ def read_table(path: Path) -> dict[str, Any]:
     except ImportError:
         raise ValueError(f"{path} is TOML, which needs Python 3.11; write the recipe as .json") from None
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(read_utf8(path))
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not valid TOML: {error}") from error
 

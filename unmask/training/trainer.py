@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from unmask.errors import FieldError
 from unmask.models.checkpoint.load import pick_device
 from unmask.models.checkpoint.save import save
 from unmask.models.trunk import Trunk
@@ -283,7 +284,8 @@ class Trainer:
         if watch is not None:
             watch(record)
         if not record.loss < float("inf"):
-            raise RuntimeError(f"the loss is {record.loss} at step {record.step}; lower optimizer.lr")
+            problem = f"makes the loss {record.loss} at step {record.step}"
+            raise FieldError("optimizer.lr", self.recipe.optimizer.lr, problem, "lower it")
 
 
 class Meter:

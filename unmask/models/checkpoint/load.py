@@ -198,6 +198,8 @@ def _load_other(source: str, device: str | torch.device, dtype: str | torch.dtyp
 
 def pick_device(device: str | torch.device) -> torch.device:
     """Resolve a device name; raise if this machine does not have the device."""
+    if not isinstance(device, (str, torch.device)):
+        raise FieldError("device", device, "must be a name or a torch.device", "use 'auto' to pick one")
     if device == "auto":
         device = (
             "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
