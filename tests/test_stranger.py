@@ -115,7 +115,7 @@ def test_the_server_answers_and_has_its_page(stranger):
 def test_a_sampler_of_a_file_works_in_every_command(stranger):
     (stranger.clone / "margin.py").write_text(SAMPLER)
     name = "margin.py:MarginThreshold"
-    assert stranger.type(f"unmask generate 'What is 17 * 23?' -s {name} --set min_margin=0.3")
+    assert stranger.type(f"unmask generate 'What is 50% of 120?' -s {name} --set min_margin=0.3")
     result = json.loads(stranger.type(f"unmask eval mini-math --limit 2 -s {name} --json").splitlines()[-1])
     assert result
     with stranger.serving(f"unmask serve mini-llada -s {name}") as url:

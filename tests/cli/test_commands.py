@@ -99,7 +99,7 @@ def test_compare_judges_the_answers_to_items_of_tasks(call, lines):
     assert all(isinstance(line["correct"], bool) for line in found)
     shown = call(*ask).stdout
     assert shown.count("correct") == sum(line["correct"] for line in found)
-    assert re.search(r"right answers: less \d, threshold \d of 2\.", " ".join(shown.split()))
+    assert re.search(r"right answers: less \d of 2, threshold \d of 2\.", " ".join(shown.split()))
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,8 @@ def test_trace_sums_up_and_writes_a_page(call, llada, tmp_path):
     assert result.exit_code == 0
     assert result.stdout.startswith(f"less-paper on {llada}, unmask ")
     assert "patience=2" in result.stdout
-    assert "row 1: " in result.stdout
+    assert "text 1: " in result.stdout
+    assert "text 2: " in result.stdout
     assert page.read_text(encoding="utf-8").startswith("<!doctype html>")
 
 
@@ -192,7 +193,7 @@ def test_the_table_of_a_trace_fits_80_columns(call, llada, tmp_path, monkeypatch
     file = tmp_path / "run.jsonl"
     call("generate", "-m", llada, "hello", "-n", 8, "--trace", file)
     result = call("trace", file)
-    words = "row steps forwards rule forced leftover revoked steps steps"
+    words = "text steps forwards rule forced leftover revoked steps steps"
     assert words in [" ".join(line.split()) for line in result.stdout.splitlines()]
 
 

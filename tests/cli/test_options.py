@@ -50,6 +50,18 @@ def test_every_command_that_decodes_can_compile_and_cache(call, command):
     assert {"--compile", "--cache", "--refresh-every"} <= set(words)
 
 
+def test_the_help_of_an_option_leaves_out_what_only_python_takes():
+    for hint in get_type_hints(DecodingOptions, include_extras=True).values():
+        [option] = hint.__metadata__
+        assert "sequence:" not in option.help
+        assert "None" not in option.help
+
+
+def test_a_text_with_gaps_takes_no_grammar(call):
+    assert "--grammar" in call("generate", "--help").stdout
+    assert "--grammar" not in call("infill", "--help").stdout
+
+
 def test_the_help_page_shows_the_defaults_of_the_config():
     for name, hint in get_type_hints(DecodingOptions, include_extras=True).items():
         [option] = hint.__metadata__

@@ -2,15 +2,34 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.decoding.test_blocks import FAMILIES, prompts
+from tests.decoding.test_blocks import model as grid_model
 from tests.decoding.test_properties import KINDS, Case, cases, named
 from tests.raises import raises_field
 from tests.toy import Toy, make_canvas
-from unmask import SAMPLERS, Base, GenerationConfig, Options, RowNoise, Threshold, decode, denoise, plan
+from unmask import (
+    SAMPLERS,
+    WINO,
+    Base,
+    Dawn,
+    GenerationConfig,
+    Options,
+    RowNoise,
+    Threshold,
+    decode,
+    denoise,
+    make_sampler,
+    plan,
+)
+from unmask.text.generate import prepare
+from unmask.types import Decision, Needs, Observation
 
 
 def steps_of(case: Case, sampler, at: float, rows: slice = slice(None)):
@@ -93,3 +112,81 @@ def test_base_keeps_its_budget() -> None:
     result = decode(model, canvas, Base(), plan(canvas.start, 12, steps=6, block_length=4, next_block_at=0.5))
     assert int(result.steps[0]) <= 6
     assert not (result.tokens == model.mask_id).any()
+
+
+@dataclass(frozen=True)
+class Slow:
+    """Commits nothing in odd steps, so that the last step of a budget may change nothing."""
+
+    needs = Needs()
+
+    def decide(self, obs: Observation) -> Decision:
+        commit = obs.active & (obs.active.cumsum(-1) == 1) & (obs.step % 2 == 0)[:, None]
+        return Decision(commit, obs.active, torch.zeros_like(obs.active[:, 0]))
+
+
+@dataclass(frozen=True)
+class Lingering:
+    """Commits the first half of the masks, and goes on when there is none, until its budget is spent."""
+
+    needs = Needs(revoke=True)
+
+    def decide(self, obs: Observation) -> Decision:
+        commit = obs.active & (obs.active.cumsum(-1) <= 3)
+        always = torch.ones_like(obs.active[:, 0])
+        return Decision(commit, obs.active, ~always, revoke=torch.zeros_like(commit), open=always)
+
+
+def answers(family, rows, sampler, config, schedule=None):
+    """The answers of a batch under a fixed schedule, by default the model's."""
+    batch = prepare(grid_model(family), rows, sampler, config)
+    options = replace(batch.run.options, schedule=schedule)
+    batch = replace(batch, run=replace(batch.run, options=options))
+    return batch.read(batch.steps, since=0.0)
+
+
+@pytest.mark.parametrize("name", [*KINDS, "slow", "lingering"])
+@settings(max_examples=4)
+@given(
+    family=st.sampled_from(FAMILIES),
+    schedule=st.sampled_from([None, "linear", "dream", "remaining"]),
+    at=st.sampled_from([0.0, 0.3, 0.8]),
+    steps=st.sampled_from([None, 5, 9, 13]),
+    temperature=st.sampled_from([0.0, 0.8]),
+    stop_at_eos=st.booleans(),
+    seed=st.integers(0, 99),
+)
+def test_a_row_has_its_own_budget_in_a_batch_with_more_blocks(name, family, schedule, at, seed, **settings):
+    sampler = {"slow": Slow(), "lingering": Lingering()}.get(name) or make_sampler(name)
+    rows = [[1] * 8, *prompts(seed, 3)]  # the first has fewer blocks than a prompt that ends inside one
+    config = GenerationConfig(max_new_tokens=14, next_block_at=at, seed=seed, **settings)
+    batch = answers(family, rows, sampler, config, schedule)
+    assert [answers(family, [row], sampler, config, schedule)[0] for row in rows] == batch
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_no_shadow_and_no_attention_map_depends_on_the_padding_behind_a_row(family):
+    """Where column i predicts column i + 1, a row also saw the shadow of the first padding column."""
+    seen = []
+
+    class Watching(WINO):
+        def decide(self, obs):
+            seen.append(obs.shadow.top_logits)
+            return super().decide(obs)
+
+    class Mapping(Dawn):
+        def decide(self, obs):
+            weights, real = obs.attention.weights, obs.attention.real
+            seen.append(weights.masked_fill(~real[..., None], 0).sum(1) / real.sum(-1, keepdim=True))
+            return super().decide(obs)
+
+    rows = [[1] * 8, [2, 3, 4, 5, 6]]
+    config = GenerationConfig(max_new_tokens=16, next_block_at=0.3, stop_at_eos=False)
+    for sampler in (Watching(), Mapping()):
+        shown = []
+        for batch in (rows, rows[:1]):
+            seen.clear()
+            list(prepare(grid_model(family), batch, sampler, config).steps)
+            shown.append(list(seen))
+        for together, alone in zip(*shown, strict=False):
+            torch.testing.assert_close(together[:1, : alone.shape[1]], alone, rtol=1e-4, atol=1e-4)

@@ -74,6 +74,7 @@ def test_the_command_writes_a_preset_that_other_commands_take(tmp_path):
     arguments = ["calibrate", "mini-dream", "--prompts", str(prompts), "--max-new-tokens", "12"]
     done = CliRunner().invoke(app, [*arguments, "--device", "cpu", "--out", str(out)])
     assert done.exit_code == 0, done.output
+    assert "with only 2 texts" in done.output or "no threshold meets" in done.output
     preset = json.loads(out.read_text(encoding="utf-8"))
     assert preset["sampler"] == "first-mask"
     assert "without labels" in preset["about"]
@@ -81,3 +82,6 @@ def test_the_command_writes_a_preset_that_other_commands_take(tmp_path):
     done = CliRunner().invoke(app, [*arguments, "--out", str(tmp_path / "preset")])
     assert done.exit_code != 0
     assert "must end in .json" in done.output
+    done = CliRunner().invoke(app, [*arguments, "-m", "mini-llada"])
+    assert done.exit_code == 2
+    assert "must be named once" in done.output

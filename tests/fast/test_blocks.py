@@ -103,6 +103,20 @@ def test_a_broken_generation_leaves_no_nan_to_the_next():
     assert texts(model, "less", CONFIGS["append"]) == expected
 
 
+def test_a_generation_with_an_append_cache_goes_on_after_its_memory_is_reclaimed(monkeypatch):
+    def refuse(*given, **options):
+        raise torch.OutOfMemoryError
+
+    model, steps = fast("sdar_tiny"), []
+    for step in prepare(model, PROMPTS, make_sampler("less"), CONFIGS["append"]).steps:
+        steps.append(step)
+        with monkeypatch.context() as patch:
+            patch.setattr(torch.Tensor, "clone", refuse)
+            model.runner.clear()
+    *_, expected = prepare(plain("sdar_tiny"), PROMPTS, make_sampler("less"), CONFIGS["append"]).steps
+    assert torch.equal(steps[-1].tokens, expected.tokens)
+
+
 def test_few_graphs_serve_all_blocks_with_an_append_cache():
     model = fast("sdar_tiny", bucket=16)
     texts(model, "less", CONFIGS["append"])

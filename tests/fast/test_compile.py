@@ -16,7 +16,7 @@ import unmask
 from tests.conftest import GOLDENS
 from tests.raises import raises_field
 from unmask.fast import compile as compiled
-from unmask.fast import executor
+from unmask.fast import executor, graphs
 from unmask.fast.compile import compile
 from unmask.models import load
 from unmask.models.layers import Attention, SwiGLU
@@ -168,6 +168,20 @@ def test_the_layers_of_shadow_columns_and_attention_maps_are_not_compiled_for_ev
     for sampler in ("wino", "dawn"):
         plain = decoded(tiny("llada_tiny"), PROMPTS["batch"], sampler=sampler)
         assert torch.equal(decoded(model, PROMPTS["batch"], sampler=sampler).tokens, plain.tokens)
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_the_last_norm_is_compiled_once_per_window_whatever_runs_beside_it(rows):
+    compilations = []
+    torch._dynamo.reset()
+    model, plain = tiny("llada_tiny", layers=False, bucket=16), tiny("llada_tiny")
+    model.norm.compile(dynamic=False, backend=lambda graph, _: compilations.append(graph) or graph.forward)
+    for length in (20, 30, 40, 70):
+        tokens = torch.full((rows, length), 5, device=DEVICE)
+        with torch.no_grad():
+            answer, expected = (each(tokens, None, slice(2, 18), None) for each in (model, plain))
+        torch.testing.assert_close(answer, expected, **CLOSE)
+    assert len(compilations) == 1
 
 
 @pytest.mark.slow
@@ -372,6 +386,40 @@ def test_evicted_graphs_take_their_keys_and_values_along():
     decoded(model, [[5, 6]])
     decoded(model, [[5, 6]] * 2)
     assert list(model.runner.stores) == []
+
+
+def test_the_memory_of_a_capture_that_failed_is_reclaimed(monkeypatch):
+    def fail(*given):
+        raise torch.OutOfMemoryError
+
+    model = tiny("llada_tiny", layers=False)
+    with monkeypatch.context() as patch:
+        patch.setattr(graphs.CanvasForward, "__init__", fail)
+        with pytest.raises(torch.OutOfMemoryError):
+            decoded(model, [[5, 6]], cache="block")
+    kept = [weakref.ref(side) for store in model.runner.stores.values() for side in store.layers[0]]
+    model.runner.clear()
+    assert kept
+    assert not any(side() is not None for side in kept)
+    plain = decoded(tiny("llada_tiny"), [[5, 6]], cache="block")
+    assert torch.equal(decoded(model, [[5, 6]], cache="block").tokens, plain.tokens)
+
+
+@pytest.mark.parametrize("cache", ["suffix", "block"])
+def test_a_run_goes_on_after_its_memory_is_reclaimed_which_copies_nothing(monkeypatch, cache):
+    def refuse(*given, **options):
+        raise torch.OutOfMemoryError
+
+    model, settings = tiny("llada_tiny", layers=False), {"cache": cache, "refresh": None}
+    *_, expected = recalling(tiny("llada_tiny"), **settings)
+    steps = []
+    for step in recalling(model, **settings):
+        steps.append(step)
+        with monkeypatch.context() as patch:
+            patch.setattr(torch.Tensor, "clone", refuse)
+            model.runner.clear()
+        assert not model.runner.captured
+    assert torch.equal(steps[-1].tokens, expected.tokens)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -19,12 +19,14 @@ from tests.text.conftest import tiny
 from unmask import AppendCache, GenerationConfig, generate, make_sampler
 from unmask.decoding.append_cache import SideBySide
 from unmask.fast import kv_pool
+from unmask.fast.compile import compile
 from unmask.fast.graphs import GraphRunner
 from unmask.fast.kv_pool import KVPool
 from unmask.models.layers import PAGE
 from unmask.models.trunk import Trunk
 from unmask.serving import Engine, Limits, RequestFailed
 from unmask.serving.settings import Settings
+from unmask.types import BlockGrid
 
 LESS = make_sampler("less")
 FAMILIES = [
@@ -94,6 +96,25 @@ def test_prompts_of_like_length_share_a_forward():
     assert served == alone(plain("sdar_tiny"), asked)
 
 
+def in_blocks(length: int) -> Trunk:
+    """A model whose blocks of this length begin at column 0 of a canvas, which may end inside a block."""
+    model = plain("a2d_qwen3_tiny")
+    grid = BlockGrid(length=length, origin="canvas")
+    model.info = replace(model.info, grid=grid, block_length=length)
+    return model
+
+
+def test_a_block_that_the_canvas_cuts_off_takes_no_forward_of_its_own():
+    model, reference = in_blocks(8), in_blocks(8)
+    compile(model, layers=False)
+    asked = [
+        ([7] * prompt, GenerationConfig(max_new_tokens=new, stop_at_eos=False))
+        for prompt, new in zip((3, 20, 33, 50, 64, 75, 90, 5), range(9, 25, 2), strict=True)
+    ]
+    assert serve(model, asked) == alone(reference, asked)
+    assert {key.running for key in model.runner.captured if key.running < 64} == {8, 16}
+
+
 def test_a_server_has_room_for_all_requests_that_it_admits():
     model, limits = fast("sdar_tiny"), Limits(max_rows=4, max_batch_tokens=1000, max_memory_mb=99)
     with Engine(model, limits) as engine:
@@ -120,6 +141,26 @@ def test_a_request_that_was_answered_once_is_answered_again(cache):
         texts = [engine.submit([7] * 1000, LESS, config).result(timeout=60).text for _ in range(3)]
         assert engine.submit([7], LESS, config).result(timeout=60)
     assert len(set(texts)) == 1
+
+
+def test_with_little_memory_requests_of_many_lengths_use_one_pool(monkeypatch):
+    model, sizes = fast("sdar_tiny"), []
+    config = GenerationConfig(max_new_tokens=8)
+    with Engine(model, Limits(max_memory_mb=17)) as engine:
+        for length in (1000, 10, 900, 500, 1000):
+            assert engine.submit([7] * length, LESS, config).result(timeout=60)
+            sizes.append(model.runner.kv_pool.columns)
+    assert len(set(sizes)) == 1
+
+
+def test_a_small_pool_grows_again_for_a_request_that_does_not_fit_it():
+    model, sizes = fast("sdar_tiny"), []
+    with Engine(model, Limits(max_memory_mb=17)) as engine:
+        for length, cache in ((10, None), (1100, "none"), (10, None), (600, None)):
+            config = GenerationConfig(max_new_tokens=8, cache=cache)
+            assert engine.submit([7] * length, LESS, config).result(timeout=60)
+            sizes.append(model.runner.kv_pool.columns)
+    assert sizes[3] > sizes[1] == sizes[2]
 
 
 def test_guided_requests_count_beside_the_pool():

@@ -111,3 +111,13 @@ def test_a_constraint_that_cannot_be_held_is_answered_with_a_sentence(
     reply = served.post("/v1/chat/completions", {**ASK, "max_completion_tokens": 8, **form})
     assert (reply.status_code, reply.json()["error"]["param"]) == (400, param)
     assert served.get("/healthz").status_code == 200
+
+
+@pytest.mark.parametrize("served", SHIPPED[:1], indirect=True)
+def test_a_mistake_in_a_schema_is_reported_with_its_whole_path(served: Running) -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "number", "minimum": 3}}}
+    form = {"response_format": {"type": "json_schema", "json_schema": {"schema": schema}}}
+    error = served.post("/v1/chat/completions", {**ASK, **form}).json()["error"]
+    assert error["param"] == "response_format"
+    path = "response_format.json_schema.schema.properties.a.minimum"
+    assert error["message"].startswith(f"{path} is not supported in a constraint, got 3;")

@@ -464,6 +464,45 @@ def test_logits_of_a_wrong_shape_end_a_request_with_a_sentence() -> None:
 
 
 @dataclass(frozen=True)
+class Crashing(TextToy):
+    """A model whose device fails at the token 9."""
+
+    def __call__(self, tokens: Tensor, attend: Tensor | None, window: slice, cache: Cache | None) -> Tensor:
+        if (tokens == 9).any():
+            raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
+        return super().__call__(tokens, attend, window, cache)
+
+
+old_torch = pytest.mark.skipif(not hasattr(torch, "AcceleratorError"), reason="new in torch 2.8")
+
+
+@old_torch
+def test_a_lost_device_ends_all_requests_and_the_engine() -> None:
+    config = GenerationConfig(max_new_tokens=4)
+    with Engine(Gated(Crashing(Toy(eos_ids=(), vocab_size=12))), Limits(max_rows=2)) as engine:
+        jobs = [hold_up(engine), *(engine.submit([n], config=config) for n in (9, 3))]
+        engine.model.open()
+        for job in jobs:
+            with pytest.raises(RequestFailed, match="an internal error"):
+                job.result(20)
+        assert not engine.is_ready
+        with pytest.raises(Closing):
+            engine.submit([3], config=config)
+    assert (engine.running, engine.waiting) == (0, 0)
+
+
+@old_torch
+def test_an_error_that_the_device_survives_ends_one_request_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
+    model, config = Crashing(Toy(eos_ids=(), vocab_size=12)), GenerationConfig(max_new_tokens=4)
+    with Engine(model) as engine:
+        with pytest.raises(RequestFailed):
+            engine.submit([9], config=config).result(20)
+        assert engine.submit([3], config=config).result(20) == generate(model, [[3]], config=config)[0]
+        assert engine.is_ready
+
+
+@dataclass(frozen=True)
 class Ban9(Counting):
     """Never writes the token 9."""
 

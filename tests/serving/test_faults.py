@@ -12,6 +12,7 @@ from typing import Any
 
 import httpx
 import pytest
+import torch
 
 from tests.serving.conftest import Running, listening, wait_until
 from unmask import Base, generate
@@ -248,8 +249,10 @@ def test_a_sampler_that_needs_a_longer_generation_is_a_400(server: Running) -> N
 class Failing(Base):
     """A sampler with a mistake of its own, told in its own words."""
 
+    error: type[Exception] = ValueError
+
     def decide(self, obs: Observation) -> Decision:
-        raise ValueError("nothing was decided")
+        raise self.error("nothing was decided")
 
 
 def test_a_sampler_that_raises_is_a_500_and_a_log_line(
@@ -264,6 +267,16 @@ def test_a_sampler_that_raises_is_a_500_and_a_log_line(
         assert (error["type"], error["param"]) == ("server_error", None)
         assert "nothing was decided" in error["message"]
     assert "a sampler failed" in caplog.text
+
+
+@pytest.mark.skipif(not hasattr(torch, "AcceleratorError"), reason="new in torch 2.8")
+def test_a_server_whose_device_is_lost_says_that_it_is_not_ready(model: Trunk) -> None:
+    body = {"prompt": "a"}
+    with listening(model, sampler=Failing(error=torch.AcceleratorError)) as server:
+        assert server.get("/readyz").status_code == 200
+        assert server.post(COMPLETE, body).status_code == 500
+        assert (server.get("/readyz").status_code, server.get("/healthz").status_code) == (503, 200)
+        assert server.post(COMPLETE, body).status_code == 503
 
 
 def test_a_client_that_vanishes_in_a_stream_frees_its_row(slow_server: Running) -> None:

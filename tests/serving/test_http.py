@@ -186,7 +186,7 @@ def test_the_model_is_listed_and_described(server: Running) -> None:
 
 
 def test_another_model_is_not_found(server: Running) -> None:
-    with pytest.raises(openai.NotFoundError, match="the model 'gpt-4' is not here") as error:
+    with pytest.raises(openai.NotFoundError, match="the model 'gpt-4' was not found") as error:
         server.client().completions.create(model="gpt-4", prompt="a")
     assert error.value.code == "model_not_found"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,15 +14,20 @@ import torch
 from tests.conftest import GOLDENS
 from tests.raises import raises_field
 from tests.text.conftest import tiny
-from unmask import Base, GenerationConfig, compile, generate, load
+from unmask import Base, GenerationConfig, Threshold, compile, generate, load, make_sampler
 from unmask.bench.step import SHAPES
+from unmask.decoding.bans import Bans
+from unmask.decoding.draw import Selection
+from unmask.decoding.options import Options
 from unmask.fast.graphs import GraphRunner
 from unmask.models.checkpoint.load import build
 from unmask.serving import Engine, Limits
 from unmask.serving.device_memory import DeviceMemory
 from unmask.serving.limits import MIB
+from unmask.types import Decision, Observation, Sampler
 
 CONFIG = GenerationConfig(max_new_tokens=256, steps=4, block_length=None)
+LESS = make_sampler("less")
 CPU = torch.device("cpu")
 
 
@@ -66,6 +72,28 @@ def test_a_request_waits_for_its_turn_even_if_others_filled_the_memory_first(mod
     assert ends == sorted(ends)
 
 
+def test_a_request_that_never_fits_is_refused_while_the_memory_is_measured_anew(
+    model: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused = []
+
+    def measure(device: torch.device) -> tuple[int, int]:
+        if memory.total is not None or refused:  # a request arrives in another thread
+            with raises_field("prompts", "257 tokens"):
+                memory.check(job)
+            refused.append(job)
+        return MIB, MIB
+
+    job = Engine(model).submit([5], Base(), CONFIG)
+    memory = DeviceMemory(model, CPU, 0)
+    memory.device, memory.limit = torch.device("cuda"), None
+    monkeypatch.setattr(torch.cuda, "mem_get_info", measure)
+    for name in ("memory_reserved", "memory_allocated"):
+        monkeypatch.setattr(torch.cuda, name, lambda device: 0)
+    memory.measure()
+    assert refused
+
+
 def test_without_a_gpu_or_a_limit_all_requests_fit(model: Any) -> None:
     engine = Engine(model)
     job = engine.submit([5], Base(), CONFIG)
@@ -82,9 +110,19 @@ def llada() -> Any:
     return model
 
 
-def jobs(count: int, length: int = 384, *, cache: object = None, candidates: int = 0) -> Any:
+def jobs(
+    count: int,
+    length: int = 384,
+    *,
+    cache: object = None,
+    candidates: int = 0,
+    sampler: Sampler = LESS,
+    language: object = None,
+    **selection: float,
+) -> Any:
     """Requests with 256 new tokens, as far as memory goes."""
-    run = SimpleNamespace(cache=cache)
+    options, bans = Options(selection=Selection(**selection)), Bans((), language=language)
+    run = SimpleNamespace(cache=cache, sampler=sampler, options=options, bans=bans, guidance=0.0)
     request = SimpleNamespace(length=length, num_rows=1, widest=256, state_bytes=0, run=run)
     return [SimpleNamespace(request=request, candidates=candidates)] * count
 
@@ -102,6 +140,37 @@ def test_long_rows_caches_and_candidates_need_more(llada: Any) -> None:
     assert needed(jobs(1)) < needed(jobs(1, length=2304))
     two_copies = 2 * 32 * 384 * 32 * 2 * 4096 * 2  # of keys and values of 32 rows
     assert needed(jobs(32, cache="dual")) == needed(jobs(32)) + two_copies
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [{"sampler": Base()}, {"sampler": Threshold()}, {"temperature": 0.5}, {"language": "any"}],
+    ids=str,
+)
+def test_requests_that_need_all_logits_need_as_much_as_with_candidates(llada: Any, kind: Any) -> None:
+    needed = DeviceMemory(llada, CPU, None).needed
+    assert needed(jobs(32, **kind)) == needed(jobs(32, candidates=2)) > needed(jobs(32))
+    both = needed([*jobs(32), *jobs(1, **kind)]) - needed(jobs(33))
+    assert both == 256 * 126464 * 6  # the logits of one row on top
+
+
+@dataclass(frozen=True)
+class Greedy(Base):
+    """A sampler that once finds no memory for its decision."""
+
+    failures: list[int] = field(default_factory=lambda: [1], compare=False)
+
+    def decide(self, obs: Observation) -> Decision:
+        if self.failures:
+            self.failures.pop()
+            raise torch.OutOfMemoryError
+        return super().decide(obs)
+
+
+def test_a_decision_that_finds_no_memory_is_made_again(model: Any) -> None:
+    with Engine(model) as engine:
+        served = engine.submit([5, 6], Greedy(), CONFIG).result(20)
+    assert served.token_ids == generate(model, [[5, 6]], Base(), CONFIG)[0].token_ids
 
 
 class Tight:

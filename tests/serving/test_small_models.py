@@ -86,7 +86,7 @@ def test_what_cannot_be_is_refused_with_a_sentence(served: Served) -> None:
     with pytest.raises(openai.BadRequestError, match=r"steps .* got -1") as refused:
         ask(model=served.name, messages=MESSAGES, extra_body={"steps": -1})
     assert refused.value.param == "steps"
-    with pytest.raises(openai.NotFoundError, match="the model 'gpt-4' is not here"):
+    with pytest.raises(openai.NotFoundError, match="the model 'gpt-4' was not found"):
         ask(model="gpt-4", messages=MESSAGES)
 
 

@@ -246,6 +246,8 @@ def test_an_output_shows_its_text_and_its_cost_in_one_line() -> None:
     assert f"{out.steps} steps, {out.forwards} forwards" in repr(out)
     assert len(repr(out)) < 200
     assert str(list(out.token_ids[:3]))[1:-1] in repr(replace(out, text=""))
+    empty = replace(out, text="", token_ids=(), steps=1, forwards=1)
+    assert repr(empty).startswith("Generation(text='', 1 step, 1 forward, ")
 
 
 def test_a_notebook_shows_the_text_as_text_and_the_replay_of_a_trace() -> None:
@@ -404,12 +406,12 @@ def test_a_token_that_no_vocabulary_has_is_refused_and_not_read_as_nothing(
 
 def test_without_a_seed_every_run_draws_anew_and_says_how_to_repeat_it(model: Trunk) -> None:
     config = GenerationConfig(max_new_tokens=24, temperature=5.0, stop_at_eos=False)
-    first, second = (generate(model, ["hello", "hello"], Base(), config) for _ in range(2))
-    answers = [*first, *second]
+    batches = [generate(model, ["hello", "hello"], Base(), config) for _ in range(2)]
+    answers = [answer for batch in batches for answer in batch]
     assert len({answer.seed for answer in answers}) == len({answer.token_ids for answer in answers}) == 4
-    for answer in answers:
-        again = replace(config, seed=answer.seed)
-        assert generate(model, ["hello"], Base(), again)[0].token_ids == answer.token_ids
+    for batch in batches:
+        again = replace(config, seed=tuple(answer.seed for answer in batch))
+        assert generate(model, ["hello", "hello"], Base(), again) == batch
 
 
 def test_a_seed_is_named_in_the_answer_and_greedy_decoding_needs_none(model: Trunk) -> None:

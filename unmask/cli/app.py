@@ -31,8 +31,8 @@ COST = (
 )
 EPILOGS = {
     **dict.fromkeys(("generate", "chat", "infill"), COST),
-    "compare": "A step decides which positions to commit; a forward runs the model. A speedup is against the "
-    "first sampler.",
+    "compare": "A step decides which positions to commit; a forward runs the model. Forwards and speedups "
+    "are relative to base if it is among the samplers, or else to the first one.",
     "trace": "By rule: tokens that passed the sampler's rule. Forced: tokens that its fallback chose. "
     "Leftover: tokens filled in after the step budget was spent. Revoked: tokens masked again. Forced steps: "
     "those in which the fallback acted. Empty steps: those in which no position passed the rule.",

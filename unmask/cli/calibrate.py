@@ -10,24 +10,23 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from unmask.cli import complete
-from unmask.cli.options import LoadOptions, ModelOptions
+from unmask.cli.options import ModelArgument, ModelArgumentOptions
 from unmask.cli.runs import load_model
 from unmask.errors import FieldError
 from unmask.files import read_utf8
+from unmask.text.display import plural
 
 if TYPE_CHECKING:
     from unmask.evals.agreement import Agreement
     from unmask.text.prompts import Prompt
 
 TASKS = "mini-gsm8k,mini-math,mini-humaneval,mini-mbpp,mini-mmlu,mini-hellaswag,mini-winogrande"
-Model = Annotated[
-    str,
-    typer.Argument(help="A shipped model, a checkpoint folder or a hub id.", autocompletion=complete.models),
-]
+FAR = 0.2  # a 95 % interval that ends this far above the bound is too wide to support a choice
+MARKS = "* is the choice; c is the threshold, min_confidence; brackets hold 95 % intervals."
 
 
 @dataclass(frozen=True, kw_only=True)
-class CalibrateOptions(LoadOptions):
+class CalibrateOptions(ModelArgumentOptions):
     """Prompts, the bound, and the preset file."""
 
     tasks: Annotated[
@@ -65,7 +64,7 @@ class CalibrateOptions(LoadOptions):
     ] = None
 
 
-def calibrate(model: Model, options: CalibrateOptions) -> None:
+def calibrate(options: CalibrateOptions, model: ModelArgument = None) -> None:
     """Choose the threshold of first-mask for a model from its own texts, and write it as a preset.
 
     The model decodes prompts one token per forward. A threshold on confidence would have committed some
@@ -76,29 +75,38 @@ def calibrate(model: Model, options: CalibrateOptions) -> None:
     from unmask.samplers.presets import write_preset
     from unmask.text.config import GenerationConfig
 
-    name = model.rstrip("/").rpartition("/")[2].partition("@")[0].rpartition(":")[2]
+    source = options.model(model)
+    name = source.model.rstrip("/").rpartition("/")[2].partition("@")[0].rpartition(":")[2]
     path = options.out or Path(f"first-mask-{name}.json")
     if path.suffix != ".json":
         raise FieldError("out", str(path), "must end in .json", f"write {path}.json")
-    loaded = load_model(
-        ModelOptions(model=model, device=options.device, dtype=options.dtype, compile=options.compile)
-    )
+    loaded = load_model(source)
     prompts = _prompts(options)[: options.limit]
 
     def watch(done: int) -> None:
-        typer.secho(f"{done} of {len(prompts)} prompts", dim=True, err=True)
+        typer.secho(f"{done} of {plural(len(prompts), 'prompt')}", dim=True, err=True)
 
     config = GenerationConfig(max_new_tokens=options.max_new_tokens)
     found = measure(loaded, prompts, config, batch_size=options.batch_size, watch=watch)
     chosen = choose(found, options.max_changed)
     for one in found:
         typer.echo(_line(one, chosen))
+    typer.secho(MARKS, dim=True)
     made = preset(chosen, name, options.max_changed)
     write_preset(path, made)
     if chosen.rate > options.max_changed:
-        typer.secho("no threshold meets the bound; this is the highest", fg=typer.colors.YELLOW, err=True)
+        _warn("no threshold meets the bound; this is the highest")
+    elif (high := chosen.interval[1]) > options.max_changed + FAR:
+        _warn(
+            f"with only {plural(chosen.texts, 'text')}, up to {high:.0%} of all texts may change; "
+            "give more prompts, or raise --limit"
+        )
     typer.echo(f"min_confidence = {chosen.bar:g}: {made.about}")
     typer.echo(f"preset: {path}; use it with --sampler {path}")
+
+
+def _warn(sentence: str) -> None:
+    typer.secho(sentence, fg=typer.colors.YELLOW, err=True)
 
 
 def _line(one: Agreement, chosen: Agreement) -> str:

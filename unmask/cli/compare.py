@@ -23,6 +23,7 @@ from unmask.cli.options import (
 from unmask.cli.output import print_json, print_table
 from unmask.cli.printable import printable
 from unmask.progress import progress
+from unmask.text.display import plural
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -234,13 +235,18 @@ def _saved(all_answers: list[dict[str, Answer]], baseline: str) -> str:
     name = next((name for name in HIGHLIGHTED if name in others), others[-1])
     ours, theirs = ([answers[key] for answers in all_answers] for key in (name, baseline))
     forwards, before = (sum(one.generation.forwards for one in each) for each in (ours, theirs))
-    saved = f"{name} took {forwards} forwards where {baseline} took {before}: {_fewer(theirs, ours)}"
+    saved = (
+        f"{name} took {plural(forwards, 'forward')} where {baseline} took {before}: {_fewer(theirs, ours)}"
+    )
+    if forwards == before:
+        saved = f"{name} and {baseline} took {plural(before, 'forward')} each"
     runs = len(_totals(ours))
     timed = f"{_seconds(_totals(ours))} against {_seconds(_totals(theirs))}"
     parts = [saved, timed + (f", median and range of {runs} runs" if runs > 1 else ", one run each")]
     if ours[0].correct is not None:
         right = [sum(bool(one.correct) for one in each) for each in (ours, theirs)]
-        parts.append(f"right answers: {name} {right[0]}, {baseline} {right[1]} of {len(all_answers)}")
+        total = len(all_answers)
+        parts.append(f"right answers: {name} {right[0]} of {total}, {baseline} {right[1]} of {total}")
     note = (
         f"\nThe first is the baseline, because {BASELINE} is not in the list." if baseline != BASELINE else ""
     )
@@ -284,7 +290,8 @@ def _facts(name: str, answer: Answer, compared: str) -> Text:
 
     cost = answer.generation
     text = Text(name, style="bold")
-    text.append(f"\n{cost.steps} steps\n{cost.forwards} forwards\n{_seconds(answer.seconds)}", "not bold dim")
+    facts = plural(cost.steps, "step"), plural(cost.forwards, "forward"), _seconds(answer.seconds)
+    text.append("".join(f"\n{fact}" for fact in facts), "not bold dim")
     if compared:
         text.append(f"\n{compared}", "not bold cyan")
     if answer.correct is not None:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from unmask.text.display import plural
+
 if TYPE_CHECKING:
     from unmask.evals.compare import Comparison
     from unmask.evals.significance import Interval
@@ -87,15 +89,16 @@ def _print(comparison: Comparison, show: int) -> None:
         f"p = {comparison.p_value:.3g} (McNemar, exact)"
     )
     typer.echo(
-        f"{comparison.samples} samples: {len(comparison.lost)} lost, {len(comparison.gained)} gained, "
-        f"{comparison.same_texts} texts the same"
+        f"{plural(comparison.samples, 'sample')}: {len(comparison.lost)} lost, "
+        f"{len(comparison.gained)} gained, {plural(comparison.same_texts, 'identical text')}"
     )
     typer.echo(
         f"A takes {comparison.step_ratio:.2f}x the steps "
         f"and {comparison.forward_ratio:.2f}x the forwards of B"
     )
     if comparison.only_first or comparison.only_second:
-        typer.echo(f"left out: {comparison.only_first} samples only in A, {comparison.only_second} only in B")
+        only = f"{plural(comparison.only_first, 'sample')} only in A, {comparison.only_second} only in B"
+        typer.echo(f"left out: {only}")
     for label, ids in (("lost", comparison.lost), ("gained", comparison.gained)):
         if show and ids:
             more = f" and {len(ids) - show} more" if len(ids) > show else ""

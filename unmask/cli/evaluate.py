@@ -70,7 +70,7 @@ class TaskOptions:
         typer.Option(
             "--out",
             metavar="FOLDER",
-            show_default="runs/MODEL/TASK/SAMPLER-SETTINGS",
+            show_default="runs/MODEL/TASK/SAMPLER-HASH",
             help="Folder of the runs, one folder per task; an existing run is resumed.",
         ),
     ] = None

@@ -15,6 +15,7 @@ from unmask.cli.options import (
     LengthOptions,
     ModelOptions,
     OutputOptions,
+    PatternOptions,
     PromptOptions,
     SamplerOptions,
     build_config,
@@ -35,7 +36,7 @@ Stream = Annotated[
     bool,
     typer.Option("--stream", help="Print the text as it becomes final.", rich_help_panel="Output"),
 ]
-NO_CONSTRAINT = ConstraintOptions()
+NO_CONSTRAINT = PatternOptions()
 
 
 def generate(
@@ -77,7 +78,7 @@ def set_up(
     choice: SamplerOptions,
     decoding: DecodingOptions,
     length: LengthOptions,
-    constraint: ConstraintOptions = NO_CONSTRAINT,
+    constraint: PatternOptions = NO_CONSTRAINT,
 ) -> Setup:
     """Load the model, after checking the other settings."""
     sampler, config = choice.build(), build_config(decoding, length, constraint=constraint.build())

@@ -10,11 +10,11 @@ import typer
 
 from unmask.cli.generate import set_up, warm_up_on
 from unmask.cli.options import (
-    ConstraintOptions,
     DecodingOptions,
     LengthOptions,
     ModelOptions,
     OutputOptions,
+    PatternOptions,
     SamplerOptions,
     read_text,
 )
@@ -38,7 +38,7 @@ def infill(
     model: ModelOptions,
     choice: SamplerOptions,
     decoding: DecodingOptions,
-    constraint: ConstraintOptions,
+    constraint: PatternOptions,
     output: OutputOptions,
 ) -> None:
     """Fill the gaps of a text."""

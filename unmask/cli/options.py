@@ -134,10 +134,11 @@ def _words(hint: Any) -> list[str]:
 def option_help(name: str, hint: Any) -> str:
     """Return the help of an option: the line about its field of GenerationConfig.
 
-    The option takes "none" for None, or shows its meaning as the default.
+    The option takes "none" for None, or shows its meaning as the default. It takes no sequence.
     """
     line = LINES[name].replace('"', "")
-    text = line.replace("None:", "none:") if _words(hint) else re.sub(r"[;.] None: [^.;]*", "", line)
+    python_only = re.compile(r"[;.] (None|a sequence): [^.;]*")
+    text = line.replace("None:", "none:") if _words(hint) else python_only.sub("", line)
     repeated = " May be repeated." if any(get_origin(part) is tuple for part in _members(hint)) else ""
     return text + repeated
 
@@ -185,6 +186,40 @@ class ModelOptions(LoadOptions):
             autocompletion=complete.models,
         ),
     ] = DEFAULT_MODEL
+
+
+ModelArgument = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="MODEL",
+        show_default=DEFAULT_MODEL,
+        help="mini-llada, mini-dream, a checkpoint folder, a hub id, hf:NAME or FILE.py:CLASS.",
+        autocompletion=complete.models,
+    ),
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelArgumentOptions(LoadOptions):
+    """How the model of a command runs that takes it as an argument, or by the option of other commands."""
+
+    named: Annotated[
+        str | None,
+        _model(
+            "--model",
+            "-m",
+            metavar="MODEL",
+            help="The same as the argument MODEL, as in other commands.",
+            autocompletion=complete.models,
+        ),
+    ] = None
+
+    def model(self, argument: str | None) -> ModelOptions:
+        """Return the model that the argument or the option names, and how to load it."""
+        if argument is not None and self.named is not None:
+            raise ValueError(f"the model must be named once, got {argument!r} and --model {self.named!r}")
+        name = argument or self.named or DEFAULT_MODEL
+        return ModelOptions(model=name, device=self.device, dtype=self.dtype, compile=self.compile)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -240,9 +275,17 @@ class LengthOptions:
     """Where a text ends."""
 
 
+OPTIONS = {  # of constraints, by field
+    "regex": "--regex",
+    "json_schema": "--json-schema",
+    "choices": "--choice",
+    "grammar": "--grammar",
+}
+
+
 @dataclass(frozen=True, kw_only=True)
-class ConstraintOptions:
-    """The constraint that a text must satisfy."""
+class PatternOptions:
+    """The constraint that a text must satisfy, if it may have gaps."""
 
     regex: Annotated[
         str | None,
@@ -256,6 +299,29 @@ class ConstraintOptions:
         list[str] | None,
         _text("--choice", metavar="TEXT", help="The text is one of these. May be repeated."),
     ] = None
+
+    def build(self) -> Constraint | None:
+        """Return the constraint, or None if there is none."""
+        from unmask.constraints.language import Choice, JSONSchema, Regex
+
+        self.check_one()
+        if self.json_schema is not None:
+            return JSONSchema(read_utf8(Path(self.json_schema)))
+        if self.choices:
+            return Choice(self.choices)
+        return None if self.regex is None else Regex(self.regex)
+
+    def check_one(self) -> None:
+        """Raise if there are several constraints."""
+        given = [OPTIONS[item.name] for item in fields(self) if getattr(self, item.name) not in (None, [])]
+        if len(given) > 1:
+            raise ValueError(f"{' and '.join(given)} exclude each other; give only one")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConstraintOptions(PatternOptions):
+    """The constraint that a text must satisfy."""
+
     grammar: Annotated[
         str | None,
         _text(
@@ -267,19 +333,10 @@ class ConstraintOptions:
 
     def build(self) -> Constraint | None:
         """Return the constraint, or None if there is none."""
-        from unmask.constraints.language import Choice, Grammar, JSONSchema, Regex
+        from unmask.constraints.language import Grammar
 
-        given = (self.regex, self.json_schema, self.choices, self.grammar)
-        if sum(each not in (None, []) for each in given) > 1:
-            names = "--regex, --json-schema, --choice and --grammar"
-            raise ValueError(f"{names} exclude each other; give only one")
-        if self.grammar is not None:
-            return Grammar(read_utf8(Path(self.grammar)))
-        if self.json_schema is not None:
-            return JSONSchema(read_utf8(Path(self.json_schema)))
-        if self.choices:
-            return Choice(self.choices)
-        return None if self.regex is None else Regex(self.regex)
+        self.check_one()
+        return super().build() if self.grammar is None else Grammar(read_utf8(Path(self.grammar)))
 
 
 @dataclass(frozen=True, kw_only=True)

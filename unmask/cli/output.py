@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from unmask.cli.printable import printable
+from unmask.text.display import plural
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -51,8 +52,8 @@ def print_table(table: Table) -> None:
 def print_cost(cost: Cost, finish: str | None = None, seed: int | None = None) -> None:
     """Print the cost of a text as one dim line, with the seed that repeats it."""
     facts = [
-        f"{cost.steps} steps",
-        f"{cost.forwards} forwards",
+        plural(cost.steps, "step"),
+        plural(cost.forwards, "forward"),
         f"{cost.forced_share:.0%} forced",
         f"{cost.seconds:.2f} s",
     ]

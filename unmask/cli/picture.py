@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from unmask.cli.printable import printable
+from unmask.text.display import plural
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -201,7 +202,7 @@ class Picture:
         taken_back = self.revoked + self.rewritten
         facts = [
             f"step {number}",
-            f"{self.forwards} forwards",
+            plural(self.forwards, "forward"),
             f"block {block}/{blocks}",
             f"{done}/{total} tokens",
             *([f"{taken_back} revoked"] if taken_back else []),

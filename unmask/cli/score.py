@@ -13,6 +13,7 @@ from unmask.cli.isolation import UnsafeCode, check_isolation
 from unmask.cli.options import DataFolder
 from unmask.cli.printable import printable
 from unmask.files import write_bytes
+from unmask.text.display import plural
 
 if TYPE_CHECKING:
     from unmask.evals.records import Record
@@ -65,13 +66,15 @@ def score(
     rescored = rescore(judging, load_samples(judging, data), records)
     if rescored.other_prompts:
         typer.echo(
-            f"note: {len(rescored.other_prompts)} texts answer another prompt than {judging.name} "
-            f"({judging.protocol}) has now, such as {rescored.other_prompts[0]}",
+            f"note: {judging.name} ({judging.protocol}) now has another prompt for "
+            f"{plural(len(rescored.other_prompts), 'text')}, such as {rescored.other_prompts[0]}",
             err=True,
         )
     for number in edited_lines(file)[: max(1, show)]:
         typer.echo(f"note: {file}, line {number} was edited after the run wrote it", err=True)
-    typer.echo(f"{judging.name} ({judging.protocol}, version {judging.version}), {len(records)} samples")
+    typer.echo(
+        f"{judging.name} ({judging.protocol}, version {judging.version}), {plural(len(records), 'sample')}"
+    )
     _print_accuracies(rescored.before, rescored.after)
     _print_changes(rescored.changed, show)
     if out is not None:
@@ -125,7 +128,11 @@ def _print_accuracies(before: Sequence[Record], after: Sequence[Record]) -> None
 
 def _print_changes(changed: Sequence[tuple[Record, Record]], show: int) -> None:
     verdicts = [(old, new) for old, new in changed if old.correct != new.correct]
-    typer.echo(f"{len(verdicts)} verdicts changed, {len(changed) - len(verdicts)} only in what was read")
+    others = len(changed) - len(verdicts)
+    line = f"{plural(len(verdicts), 'verdict')} changed"
+    typer.echo(
+        line + (f"; same verdict but another extracted answer: {plural(others, 'text')}" if others else "")
+    )
     for old, new in [*verdicts, *(pair for pair in changed if pair not in verdicts)][:show]:
         typer.echo(printable(f"  {old.id}: {_verdict(old)} -> {_verdict(new)}"))
 

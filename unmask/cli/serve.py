@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from unmask.cli import complete
 from unmask.cli.options import (
-    DEFAULT_MODEL,
     DecodingOptions,
-    LoadOptions,
+    ModelArgument,
+    ModelArgumentOptions,
     ModelOptions,
     SamplerOptions,
     build_config,
@@ -32,31 +31,15 @@ if TYPE_CHECKING:
     from unmask.serving.settings import Settings
 
 log = logging.getLogger(__name__)
-MODELS = "mini-llada, mini-dream, a checkpoint folder, a hub id, hf:NAME or FILE.py:CLASS."
 KEY = "UNMASK_API_KEY"
 RENAMED = {"max_batch": "max_rows"}  # options whose field has another name
-ModelName = Annotated[
-    str | None,
-    typer.Argument(metavar="MODEL", show_default=DEFAULT_MODEL, help=MODELS, autocompletion=complete.models),
-]
 _PANEL, _LIMITS, _CLUSTER = "Server", "Limits", "Cluster"
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServerOptions(LoadOptions):
+class ServerOptions(ModelArgumentOptions):
     """The model, the address and the access rules of the server."""
 
-    named: Annotated[
-        str | None,
-        typer.Option(
-            "--model",
-            "-m",
-            metavar="MODEL",
-            help="The same as the argument MODEL, as in other commands.",
-            rich_help_panel="Model",
-            autocompletion=complete.models,
-        ),
-    ] = None
     name: Annotated[
         str | None,
         typer.Option(
@@ -149,15 +132,8 @@ class ServerOptions(LoadOptions):
         """Whether to log JSON lines: if asked to, or if standard error is not a terminal."""
         return self.log_json or not sys.stderr.isatty()
 
-    def model(self, argument: str | None) -> ModelOptions:
-        """Return the model that the argument or the option names, and how to load it."""
-        if argument is not None and self.named is not None:
-            raise ValueError(f"the model must be named once, got {argument!r} and --model {self.named!r}")
-        name = argument or self.named or DEFAULT_MODEL
-        return ModelOptions(model=name, device=self.device, dtype=self.dtype, compile=self.compile)
 
-
-def _limit(default: str, about: str | None = None) -> Any:
+def _limit(default: str, about: str) -> Any:
     """Return an option for a limit; a test compares `default` with that of Limits or Settings."""
     return typer.Option(show_default=default, help=about, rich_help_panel=_LIMITS)
 
@@ -171,9 +147,9 @@ class LimitOptions:
     max_queue: Annotated[int | None, _limit("256", "Requests that may wait.")] = None
     max_streams: Annotated[int | None, _limit("512", "Answers streamed at the same time.")] = None
     max_connections: Annotated[int | None, _limit("1024", "Open connections.")] = None
-    max_prompt_tokens: Annotated[int | None, _limit("4096")] = None
-    max_new_tokens: Annotated[int | None, _limit("1024")] = None
-    max_steps: Annotated[int | None, _limit("1024")] = None
+    max_prompt_tokens: Annotated[int | None, _limit("4096", "Tokens of a prompt.")] = None
+    max_new_tokens: Annotated[int | None, _limit("1024", "Tokens that a request may decode.")] = None
+    max_steps: Annotated[int | None, _limit("1024", "Steps that a request may take.")] = None
     max_state_mb: Annotated[
         int | None, _limit("8192", "MiB that samplers may keep between steps, over all requests.")
     ] = None
@@ -238,7 +214,7 @@ def serve(
     decoding: DecodingOptions,
     bounds: LimitOptions,
     cluster: ClusterOptions,
-    model: ModelName = None,
+    model: ModelArgument = None,
 ) -> None:
     """Serve a model over HTTP, for OpenAI's clients."""
     try:

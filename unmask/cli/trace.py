@@ -44,7 +44,7 @@ def trace(file: File, other: Other = None, html: Html = None) -> None:
         _summarise(each)
     if other is not None:
         for row in range(len(read[0].header.canvas)):
-            typer.secho(f"row {row} of both: ", dim=True, nl=False)
+            typer.secho(f"text {row + 1} of both: ", dim=True, nl=False)
             typer.echo(_parting(read[0], read[1], row))
     if html is not None:
         from unmask.trace.html import to_html
@@ -76,7 +76,7 @@ def _summarise(read: Trace) -> None:
     if means:
         typer.secho(printable("mean at commit: " + ", ".join(means)), dim=True)
     for row in range(len(header.canvas)):
-        typer.secho(f"row {row}: ", dim=True, nl=False)
+        typer.secho(f"text {row + 1}: ", dim=True, nl=False)
         typer.echo(printable(_text(read, row)))
 
 
@@ -86,14 +86,14 @@ def _table(read: Trace) -> Table:
 
     from unmask.trace import count
 
-    table = Table(box=box.SIMPLE_HEAD)
-    columns = ("row", "steps", "forwards", "by\nrule", "forced", "leftover", "revoked")
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    columns = ("text", "steps", "forwards", "by\nrule", "forced", "leftover", "revoked")
     for name in (*columns, "forced\nsteps", "empty\nsteps"):
         table.add_column(name, justify="right")
     for row in range(len(read.header.canvas)):
         counts = count(read, row)
         numbers = (
-            row,
+            row + 1,
             counts.steps,
             counts.forwards,
             counts.accepted,

@@ -21,7 +21,7 @@ from unmask.errors import FieldError
 
 COMPILER = Path(__file__).with_name("compiler.py")
 SECONDS = 20.0  # time limit of the compiler
-NOT_REGULAR = "lookaround, backreferences and word boundaries are not regular"
+SUPPORTED = r"leave out lookaround, backreferences, word boundaries, \A and \Z"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +41,7 @@ class ByteAutomaton:
         field = field_of(constraint)
         answer = _ask(constraint, field)
         if "problem" in answer:
-            remedy = "make it simpler or shorter" if answer["problem"] == "limit" else NOT_REGULAR
-            raise FieldError(field, _shown(constraint), f"cannot be compiled: {answer['message']}", remedy)
+            raise FieldError(field, _shown(constraint), *_explained(answer["problem"], answer["message"]))
         flat = torch.frombuffer(bytearray(base64.b64decode(answer["table"])), dtype=torch.int32)
         table = flat.view(-1, 256).long()
         dead = len(table)
@@ -140,6 +139,16 @@ def _shown(constraint: Constraint) -> object:
     return (
         next(iter(constraint.request.values())) if not isinstance(constraint, Choice) else constraint.options
     )
+
+
+def _explained(kind: str, message: str) -> tuple[str, str]:
+    """Return what is wrong with a language that the compiler refused, and what to do about it."""
+    if kind == "limit":
+        return f"cannot be compiled, because {message}", "make it simpler or shorter"
+    if kind == "schema":
+        return f"cannot be used, because {message}", "change the pattern"
+    reason = message.removeprefix("Failed to build DFA ").partition(":")[0]
+    return f"uses a feature of regular expressions that is not supported ({reason})", SUPPORTED
 
 
 def _ask(constraint: Constraint, field: str) -> dict[str, Any]:

@@ -28,6 +28,7 @@ class Canvas:
         start: The first generated column, right after the prompts if there is no `lead`.
         mask_id: The mask token.
         lead: [B] number of prompt tokens from `start` on. None means none.
+        trailing: [B] number of padding columns after the end of each row. None means none.
     """
 
     tokens: Tensor
@@ -35,24 +36,33 @@ class Canvas:
     start: int
     mask_id: int
     lead: Tensor | None = None
+    trailing: Tensor | None = None
 
     def to(self, device: torch.device | str) -> Canvas:
         """Return the canvas on another device."""
-        attend = None if self.attend is None else self.attend.to(device)
-        lead = None if self.lead is None else self.lead.to(device)
-        return replace(self, tokens=self.tokens.to(device), attend=attend, lead=lead)
+        attend, lead, trailing = (
+            None if part is None else part.to(device) for part in (self.attend, self.lead, self.trailing)
+        )
+        return replace(self, tokens=self.tokens.to(device), attend=attend, lead=lead, trailing=trailing)
 
     def take(self, rows: Tensor) -> Canvas:
         """Return the rows with these numbers [n], in this order."""
-        attend = None if self.attend is None else self.attend[rows]
-        lead = None if self.lead is None else self.lead[rows]
-        return replace(self, tokens=self.tokens[rows], attend=attend, lead=lead)
+        attend, lead, trailing = (
+            None if part is None else part[rows] for part in (self.attend, self.lead, self.trailing)
+        )
+        return replace(self, tokens=self.tokens[rows], attend=attend, lead=lead, trailing=trailing)
 
     @property
     def starts(self) -> list[int]:
         """The first generated column of each row."""
         lead = [0] * len(self.tokens) if self.lead is None else self.lead.tolist()
         return [self.start + part for part in lead]
+
+    @property
+    def ends(self) -> list[int]:
+        """The column behind the last one of each row."""
+        behind = [0] * len(self.tokens) if self.trailing is None else self.trailing.tolist()
+        return [self.tokens.shape[1] - more for more in behind]
 
     @property
     def generated(self) -> Tensor:
@@ -67,6 +77,15 @@ class Canvas:
         column = torch.arange(self.tokens.shape[1] - self.start, device=self.tokens.device)
         return column < self.lead[:, None]
 
+    @property
+    def real(self) -> Tensor | None:
+        """The columns without padding on either side, [B, N] bool, or None if no row has any."""
+        if self.trailing is None:
+            return self.attend
+        n = self.tokens.shape[1]
+        own = torch.arange(n, device=self.tokens.device) < n - self.trailing[:, None]
+        return own if self.attend is None else own & self.attend
+
     def masked(self, window: slice) -> Tensor:
         """Return the columns of the window that are still masked, [B, W] bool."""
         return self.tokens[:, window] == self.mask_id
@@ -76,7 +95,7 @@ class Canvas:
         written = self.tokens.clone()
         part = written[:, window]
         torch.where(where, tokens, part, out=part)
-        return Canvas(written, self.attend, self.start, self.mask_id, self.lead)
+        return Canvas(written, self.attend, self.start, self.mask_id, self.lead, self.trailing)
 
     def ended(self, eos_ids: Sequence[int]) -> Tensor:
         """Return the generated columns with an end token and no mask to its left, [B, N - start] bool."""
@@ -135,8 +154,9 @@ def blank(
     layout = lay_out([len(prompt) for prompt in prompts], length, grid)
     rows = []
     for prompt, padding, masks in zip(prompts, layout.padding, layout.masks, strict=True):
-        row = [pad_id] * padding + list(prompt) + [mask_id] * masks
-        rows.append(row + [pad_id] * (layout.columns - len(row)))
+        rows.append([pad_id] * padding + list(prompt) + [mask_id] * masks)
+    trailing = [layout.columns - len(row) for row in rows]
+    rows = [row + [pad_id] * more for row, more in zip(rows, trailing, strict=True)]
     tokens = torch.tensor(rows)
     for offset, token in (pins or {}).items():
         if grid is not None:
@@ -145,8 +165,9 @@ def blank(
         tokens[:, layout.start + offset] = token
     attend = torch.arange(layout.columns)[None] >= torch.tensor(layout.padding)[:, None]
     lead = torch.tensor(layout.lead) if any(layout.lead) else None
-    canvas = Canvas(tokens, attend if any(layout.padding) else None, layout.start, mask_id, lead)
-    return canvas.to(device)
+    padded = attend if any(layout.padding) else None
+    more = torch.tensor(trailing) if any(trailing) else None
+    return Canvas(tokens, padded, layout.start, mask_id, lead, more).to(device)
 
 
 class Layout(NamedTuple):

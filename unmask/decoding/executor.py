@@ -65,8 +65,9 @@ class Executor:
         schedule = self.options.schedule or info.schedule
         self.draws = not self.options.selection.greedy
         self.context = Context(schedule, self.options.selection, self.blockwise, info.eos_ids)
-        head = self.model.head_weight if has_head(self.model) else None
-        self.head = head if head is not None and self.needs_few_logits(head) else None
+        head = head_of(self.model)
+        few = head is not None and needs_few_logits(head, self.sampler, self.options, self.bans)
+        self.head = head if few else None
         speculation = self.sampler.needs.speculation
         if speculation is not None:
             last_ids = info.eos_ids if self.sampler.needs.ends_last else ()
@@ -160,7 +161,7 @@ class Executor:
         if self.cache is not None:
             self.cache.note_masks(window, todo.active)
         guesses = None if self.speculator is None else self.speculator.guess(rows, window, todo)
-        if picked is None or todo.num_fresh == todo.num_running:
+        if picked is None or (todo.num_fresh == todo.num_running and rows.resting is None):
             rows.prediction = None  # free the last logits before the next ones are computed
         canvas, bans = rows.canvas, rows.bans or self.bans
         if picked is not None:
@@ -200,7 +201,7 @@ class Executor:
     def run_with_shadow(self, canvas: Canvas, window: slice, bans: Bans) -> Prediction:
         """Run the canvas and the shadow columns of the window."""
         assert isinstance(self.model, ShadowLM), "check_run lets no other model pass"
-        outputs = self.model.shadow_states(canvas.tokens, canvas.attend, window)
+        outputs = self.model.shadow_states(canvas.tokens, canvas.real, window)
         on_window = bans.on(canvas, window)
         now, shadow = (self.read(output, on_window) for output in outputs)
         return replace(now, shadow=shadow)
@@ -214,7 +215,7 @@ class Executor:
         size, n = max(1, MAX_LOGITS // (self.model.info.vocab_size * len(tokens))), tokens.shape[1]
         parts = [slice(first, min(first + size, n)) for first in range(0, n, size)]
         confidence = [self.read(output[:, part], bans.within(part)).top_probs[..., 0] for part in parts]
-        real = torch.ones_like(tokens, dtype=torch.bool) if canvas.attend is None else canvas.attend
+        real = torch.ones_like(tokens, dtype=torch.bool) if canvas.real is None else canvas.real
         filled = real & (tokens != canvas.mask_id)
         attention = Attention(weights, torch.cat(confidence, dim=1), real, filled, window.start)
         return replace(self.read(output[:, window], bans.on(canvas, window)), attention=attention)
@@ -250,13 +251,6 @@ class Executor:
         """Return the logits [B, W, V] of a forward's output, with banned tokens at -inf."""
         return bans.apply(self.model.logits(output) if has_head(self.model) else output)
 
-    def needs_few_logits(self, head: Tensor) -> bool:
-        """Whether the logits that the sampler needs can be computed again from hidden states."""
-        needs, (vocabulary, size) = self.sampler.needs, head.shape
-        few = needs.gather_logits and not needs.logits and needs.top_k * size < vocabulary
-        # logits computed again from the head would lack the bans of a language
-        return few and not self.draws and self.bans.language is None
-
 
 def spread(part: Prediction, picked: Tensor | None, todo: Todo) -> Prediction:
     """Expand a prediction of the picked rows [n] to all rows. The values of the other rows do not matter."""
@@ -279,6 +273,19 @@ def has_head(model: MaskedLM) -> TypeGuard[HeadedLM]:
     """Whether a model offers hidden states and the head that turns them into logits."""
     # ask the type: a wrapper that forwards attributes may change the logits
     return hasattr(type(model), "head_weight") and getattr(model, "head_weight", None) is not None
+
+
+def head_of(model: MaskedLM) -> Tensor | None:
+    """Return the head [V, D] of a model that offers it."""
+    return model.head_weight if has_head(model) else None
+
+
+def needs_few_logits(head: Tensor, sampler: Sampler, options: Options, bans: Bans) -> bool:
+    """Whether the logits that the sampler needs can be computed again from hidden states."""
+    needs, (vocabulary, size) = sampler.needs, head.shape
+    few = needs.gather_logits and not needs.logits and needs.top_k * size < vocabulary
+    # logits computed again from the head would lack the bans of a language
+    return few and options.selection.greedy and bans.language is None
 
 
 def run_model(model: MaskedLM, canvas: Canvas, window: slice, cache: Cache | None) -> Tensor:
@@ -306,7 +313,7 @@ def remaining(rows: Rows, window: slice, block: Block) -> Todo:
         canvas.tokens[:, window],
         generated,
         inside(rows, window, block),
-        rows.stopped,
+        rows.idle,
         rows.open,
         rows.changed if rows.reuse else None,
         mask_id=canvas.mask_id,

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from unmask.decoding.draw import Selection
 from unmask.decoding.rows import History
+from unmask.decoding.transfer import widest_float
 from unmask.decoding.turns import Clock, unpack
 from unmask.errors import FieldError
 from unmask.types import Decision, Observation, Prediction, Sampler, ScheduleName
@@ -79,7 +80,7 @@ def observe(
     if context.schedule == "dream":
         quota = (masks * rate).floor().long()
     elif context.schedule == "remaining":
-        quota = (masks * rate.double()).round().long()
+        quota = (masks * rate.to(widest_float(rate.device))).round().long()
     else:
         if sampler.needs.revoke:  # masks may return, so spread those left over the steps left
             quota = -(-masks // (budget - step))

@@ -87,6 +87,7 @@ class Rows:
     changed: Tensor | None = None  # [B] bool, rows that the last step changed; None means all
     broken: Tensor | None = None  # [B] bool, rows whose last logits were not finite
     stopped: Tensor | None = None  # [B] bool, rows that `stop` has ended
+    resting: Tensor | None = None  # [B] bool, rows that have spent their budget and wait; None means none
     open: Tensor | None = None  # [B] bool, rows that continue a block without masks
     open_blocks: OpenBlocks | None = None  # the blocks that are open, if blocks overlap
     given: Tensor | None = field(init=False)  # [B, N] bool, tokens that must not be revoked
@@ -111,17 +112,22 @@ class Rows:
         tokens = self.canvas.tokens
         self.open_blocks = OpenBlocks(overlap.parts, overlap.at, len(tokens), tokens.device)
 
-    def own_steps(self, plan: Plan) -> Tensor | None:
-        """Return the step budget of each row [B], or None if every row has that of the plan.
+    @property
+    def idle(self) -> Tensor | None:
+        """The rows [B] that take no step now, because `stop` has ended them or they rest. None means none."""
+        if self.stopped is None or self.resting is None:
+            return self.resting if self.stopped is None else self.stopped
+        return self.stopped | self.resting
+
+    def own_columns(self, plan: Plan) -> list[int] | None:
+        """Return how many columns of the plan each row has, or None if every row has all of them.
 
         If a model attends block by block, a batch may have one block more than some of its rows.
         """
-        if self.info.grid is None or len(self.canvas.tokens) == 1:
+        if self.canvas.trailing is None:
             return None
-        masked = self.canvas.masked(plan.columns)
-        width = masked.shape[1]
-        own = (masked * torch.arange(1, width + 1, device=masked.device)).amax(-1)
-        return plan.steps * own.double() / width
+        columns = plan.columns
+        return [min(max(1, end - columns.start), columns.stop - columns.start) for end in self.canvas.ends]
 
     def start_block(self, window: slice, block: Block) -> None:
         """Start a block, with a new history unless the sampler's history spans all blocks."""
@@ -167,6 +173,10 @@ class Rows:
         revocable[:, columns] = ~self.given[:, columns] & (tokens[:, columns] != self.canvas.mask_id)
         return Written(tokens[:, turn.window], revocable[:, turn.window])
 
+    def _unless_resting(self, now: Tensor, before: Tensor | None) -> Tensor:
+        """Return new flags of the rows [B], but the last ones of rows that rest."""
+        return now if self.resting is None or before is None else torch.where(self.resting, before, now)
+
     def admit(self, language: Language, turn: Turn, prediction: Prediction, outcome: Outcome) -> Outcome:
         """Return the outcome with the commits that fit the language together; the others wait."""
         assert self.bans is not None
@@ -204,11 +214,13 @@ class Rows:
             self.canvas = self.canvas.commit(window, decision.revoke, masks)
         if self.open_blocks is not None:
             self.open_blocks.advance(self.canvas.masked(window))
-        self.steps, self.changed, self.broken = turn.index, outcome.changed, outcome.broken
+        self.steps, self.broken = turn.index, outcome.broken
+        self.changed = self._unless_resting(outcome.changed, self.changed)
         if not turn.leftover:
             running = None if turn.todo.num_running == len(turn.todo.running) else turn.todo.running
             self.history = self.history.push(prediction, decision.carry, self.needs, running)
-        self.open = None if decision.open is None else decision.open & turn.todo.running
+        goes_on = None if decision.open is None else decision.open & turn.todo.running
+        self.open = None if goes_on is None else self._unless_resting(goes_on, self.open)
         if not self.needs.revoke:
             self.look_for_stops(self.canvas.tokens)
         return Step(

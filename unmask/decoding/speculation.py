@@ -118,7 +118,8 @@ def beside(canvas: Canvas, guesses: Tensor) -> Canvas:
     """Return a canvas of (1 + R) rows for each row: its own, then its guesses [B, R, N]."""
     tokens = torch.cat([canvas.tokens[:, None], guesses], dim=1).flatten(0, 1)
     attend = None if canvas.attend is None else canvas.attend.repeat_interleave(1 + guesses.shape[1], dim=0)
-    return replace(canvas, tokens=tokens, attend=attend)
+    trailing = None if canvas.trailing is None else canvas.trailing.repeat_interleave(1 + guesses.shape[1])
+    return replace(canvas, tokens=tokens, attend=attend, trailing=trailing)
 
 
 @dataclass(frozen=True, slots=True)

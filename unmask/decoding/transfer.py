@@ -1,4 +1,4 @@
-"""Copies between host and device that do not wait for each other."""
+"""Copies between host and device that do not wait for each other, and the widest numbers of a device."""
 
 from __future__ import annotations
 
@@ -7,6 +7,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
+
+WITHOUT_FLOAT64 = ("mps",)  # types of devices; mps is an Apple GPU
+
+
+def widest_float(device: torch.device) -> torch.dtype:
+    """Return float64, or float32 if the device has no float64."""
+    return torch.float32 if device.type in WITHOUT_FLOAT64 else torch.float64
 
 
 def to_device(tensor: Tensor, device: torch.device) -> Tensor:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import repeat
 from typing import NamedTuple
 
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from unmask.decoding.plan import Block, Plan, dream_rates, remaining_rates
 from unmask.decoding.rows import Rows
+from unmask.decoding.transfer import to_device, widest_float
 from unmask.types import ScheduleName
 
 
@@ -60,8 +61,12 @@ def turns(rows: Rows, plan: Plan, look: Look) -> Iterator[Turn]:
     The caller commits every turn to `rows` before it asks for the next one.
     """
     index, schedule = 0, rows.options.schedule or rows.info.schedule
-    own_steps = rows.own_steps(plan)
+    device, width = rows.canvas.tokens.device, plan.columns.stop - plan.columns.start
+    own_columns = rows.own_columns(plan)
+    own_steps = None if own_columns is None else [-(-plan.steps * own // width) for own in own_columns]
+    limits = None  # [B] budgets of the rows, if one block holds them all
     if plan.overlap is not None:
+        limits = None if own_steps is None else to_device(torch.tensor(own_steps), device)
         rows.let_blocks_overlap(plan.overlap)
     for number, block in enumerate(plan.blocks):
         window = plan.columns if rows.needs.span else block.columns
@@ -70,12 +75,22 @@ def turns(rows: Rows, plan: Plan, look: Look) -> Iterator[Turn]:
         started = (todo.active if plan.overlap is None else todo.masked).sum(-1)
         if schedule == "block":  # count all columns, even those of a prompt
             started = torch.full_like(started, block.columns.stop - block.columns.start)
+            if plan.overlap is not None and own_columns is not None:
+                started = to_device(torch.tensor(own_columns), device)
         clock: Clock | Tensor = Clock(0, block.budget, 0.0, 0.0)
-        for clock in clocks(block, plan, schedule, own_steps):
+        times: Iterator[Clock | Tensor] = clocks(block, plan, schedule)
+        if own_steps is not None:
+            times = own_clocks(block, plan, schedule, own_steps, device)
+        for clock in times:
             if not todo.num_running:
                 break
             index += 1
             yield Turn(index, number, block, window, todo, started, clock)
+            if limits is not None:
+                rows.resting = limits <= index
+            todo = look(rows, window, block)
+        if rows.resting is not None:  # now these rows fill what is left, like the others
+            rows.resting = None
             todo = look(rows, window, block)
         # under a constraint, tokens that do not fit the others wait for the next fill
         fills = block.columns.stop - block.columns.start if rows.language is not None else 1
@@ -88,20 +103,29 @@ def turns(rows: Rows, plan: Plan, look: Look) -> Iterator[Turn]:
             todo = look(rows, window, block)  # raises if the last logits were not finite
 
 
-def clocks(
-    block: Block, plan: Plan, schedule: ScheduleName, own_steps: Tensor | None = None
-) -> Iterator[Clock | Tensor]:
-    """Yield the clock of every step of a block. It is packed if rows have their own step budgets [B]."""
+def clocks(block: Block, plan: Plan, schedule: ScheduleName) -> Iterator[Clock]:
+    """Yield the clock of every step of a block."""
     share = RATES.get(schedule)
     rates = repeat(0.0, block.budget) if share is None else share(block.budget).tolist()
     for step, rate in enumerate(rates):
         taken = block.first_step + step + 1
-        if own_steps is None:
-            yield Clock(step, block.budget, taken / plan.steps, rate)
-        else:
-            progress = (taken / own_steps).clamp(max=1)
-            steps, budgets, shares = (torch.full_like(progress, n) for n in (step, block.budget, rate))
-            yield torch.stack([steps, budgets, progress, shares], dim=-1)
+        yield Clock(step, block.budget, min(taken / plan.steps, 1.0), rate)
+
+
+def own_clocks(
+    block: Block, plan: Plan, schedule: ScheduleName, own_steps: Sequence[int], device: torch.device
+) -> Iterator[Tensor]:
+    """Yield the packed clocks of rows with their own step budgets, for every step of a block.
+
+    If blocks overlap, the budget is that of the block too, and a clock stands still when it is spent.
+    """
+    tracks = {}
+    for steps in set(own_steps):
+        own = block if plan.overlap is None else replace(block, budget=steps)
+        tracks[steps] = list(clocks(own, replace(plan, steps=steps), schedule))
+    for step in range(block.budget):
+        now = [tracks[steps][min(step, len(tracks[steps]) - 1)] for steps in own_steps]
+        yield to_device(torch.tensor(now, dtype=widest_float(device)), device)
 
 
 def unpack(clock: Tensor) -> Clock:

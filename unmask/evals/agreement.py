@@ -20,6 +20,7 @@ from unmask.samplers.first_mask import FirstMask
 from unmask.samplers.policies import frontier
 from unmask.samplers.presets import Preset
 from unmask.text.config import GenerationConfig
+from unmask.text.display import plural
 from unmask.text.generate import prepare
 from unmask.text.prompts import Prompt, TextModel
 from unmask.types import Step
@@ -151,7 +152,7 @@ def preset(chosen: Agreement, model: str, max_changed: float) -> Preset:
     """Return the chosen bar as a preset of `first-mask`."""
     low, high = chosen.interval
     about = (
-        f"calibrated without labels for {model}: {chosen.changed} of {chosen.texts} texts "
+        f"calibrated without labels for {model}: {chosen.changed} of {plural(chosen.texts, 'text')} "
         f"({100 * chosen.rate:.1f} %, 95 % interval {100 * low:.1f} to {100 * high:.1f}) would change "
         f"against one token per forward; the bound is {100 * max_changed:g} %"
     )

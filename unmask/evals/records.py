@@ -176,5 +176,5 @@ def find_records(place: Path) -> Path:
     if len(inside) == 1:
         return inside[0]
     names = [str(file.parent.relative_to(place)) for file in inside]
-    hint = f"it has the runs {', '.join(names)}: name one" if names else "is it the --out of a run?"
+    hint = f"it has the runs {', '.join(names)}: name one" if names else "name the folder of a run"
     raise ValueError(f"{place} holds no {RECORDS}; {hint}")

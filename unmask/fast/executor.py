@@ -84,7 +84,7 @@ class GraphExecutor(Executor):
             canvas.tokens[:, window].contiguous(),  # one compilation for canvases of any length
             rows.ending_in(block).contiguous(),
             inside(rows, window, block),
-            rows.stopped,
+            rows.idle,
             rows.open,
             rows.changed if rows.reuse else None,
             rows.broken,

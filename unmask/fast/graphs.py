@@ -257,9 +257,13 @@ class GraphRunner:
         return self.captured[key]
 
     def clear(self) -> None:
-        """Free all graphs and their memory. Each is captured again when it is needed."""
-        while self.captured:
-            self._evict(keep=None)
+        """Free all graphs and their memory. Each is captured again when it is needed.
+
+        This also drops the KV stores of captures that failed. It copies nothing, because memory may be short:
+        a cache keeps its keys and values where they are, and the next store of their shape loads them.
+        """
+        self.captured.clear()
+        self.stores.clear()
         self.fixed.clear()
         if not self.kv_pool.tenants:
             self.kv_pool = KVPool(self.model)

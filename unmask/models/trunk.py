@@ -209,9 +209,9 @@ class Trunk(nn.Module):
 
         A shadow is an additional mask token for each window column, at the position whose hidden state
         predicts the column. This is its own position, or in Dream the one before. A shadow attends to all
-        shadows, and to all real columns except the one that it predicts. Real columns attend to each other,
-        but to no shadow. So a deep layer can still see a token through other columns, as in WINO. A compiled
-        model runs this uncompiled.
+        shadows except those of padding, and to all real columns except the one that it predicts. Real columns
+        attend to each other, but to no shadow. So a deep layer can still see a token through other columns,
+        as in WINO. A compiled model runs this uncompiled.
         """
         n, need = tokens.shape[1], self.predicting(window)
         columns = torch.arange(need.start, need.stop, device=tokens.device)[None, :, None]
@@ -227,7 +227,7 @@ class Trunk(nn.Module):
             blocks = block_numbers(self.info.grid, tokens, attend)
             beside = torch.take_along_dim(blocks, place, dim=1)
             blocks = torch.cat([blocks.expand(len(beside), -1), beside], dim=1)
-            real = None if attend is None else F.pad(attend, (0, shadow.shape[1]), value=True)
+            real = None if attend is None else torch.cat([attend, attend[:, window]], dim=1)
             visible = visible & block_mask(blocks, real, slice(None))
         with self.uncompiled():
             stream = self.through(self.layers, self.enter(both, rope, visible), [None] * len(self.layers))
@@ -283,7 +283,10 @@ class Trunk(nn.Module):
     def norm_states(self, stream: Sum, columns: slice, need: slice) -> Tensor:
         """Norm the last layer's output on `columns`, but only for those in `need`."""
         part = slice(need.start - columns.start, need.stop - columns.start)
-        normed: Tensor = self.norm(*(sides[..., part, :] for sides in stream))[1]
+        # A compiled norm is bound to the strides of its inputs, and these must not depend on the columns that
+        # ran. Slices of several rows are copied. A slice of one row needs only a view to set its strides.
+        sides = (side[..., part, :].contiguous() for side in stream)
+        normed: Tensor = self.norm(*(side.view(side.shape) for side in sides))[1]
         return normed
 
     def predicting(self, window: slice) -> slice:
@@ -381,7 +384,7 @@ def shadow_mask(n: int, window: slice, attend: Tensor | None, device: torch.devi
     visible[:n, n:] = False
     visible[n:, window].fill_diagonal_(False)
     keys = key_mask(attend)
-    return visible[None, None] if keys is None else visible & F.pad(keys, (0, width), value=True)
+    return visible[None, None] if keys is None else visible & torch.cat([keys, keys[..., window]], dim=-1)
 
 
 def _fresh(rows: int, columns: int) -> Tensor:

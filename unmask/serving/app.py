@@ -150,7 +150,7 @@ class Service:
     async def model(self, name: str) -> dict[str, Any]:
         """Return the model with its limits and samplers."""
         if name != self._settings.model_name:
-            raise ApiError(404, f"the model {name!r} is not here", param="model", code="model_not_found")
+            raise ApiError(404, f"the model {name!r} was not found", param="model", code="model_not_found")
         limits, info = self._engine.limits, self._engine.model.info
         tokenizer = find_tokenizer(self._engine.model)
         servable = self._settings.servable

@@ -18,7 +18,7 @@ from unmask.decoding.executor import executor_for, run_model
 from unmask.decoding.guidance import Guided
 from unmask.decoding.observe import Outcome
 from unmask.decoding.rows import History, Written
-from unmask.decoding.transfer import to_device, to_host
+from unmask.decoding.transfer import to_device, to_host, widest_float
 from unmask.decoding.turns import Todo, Turn
 from unmask.serving.request import CachePlace, RunningRequest, is_pooled
 from unmask.serving.scheduler import forward_width, padded, padded_length
@@ -146,7 +146,7 @@ def _join_turns(parts: Sequence[Turn], device: torch.device) -> Turn:
     todos, width = [part.todo for part in parts], parts[0].todo.masked.shape[1]
     columns = [
         torch.cat([part.started for part in parts])[:, None],
-        torch.tensor([part.clock for part in parts], dtype=torch.float64),
+        torch.tensor([part.clock for part in parts], dtype=widest_float(device)),
         torch.cat([todo.masked for todo in todos]),
         torch.cat([todo.active for todo in todos]),
     ]

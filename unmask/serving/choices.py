@@ -37,7 +37,7 @@ def choose(request: Common, settings: Settings) -> Choice:
     if request.model is not None and request.model != settings.model_name:
         raise ApiError(
             404,
-            f"the model {request.model!r} is not here; this server has {settings.model_name!r}",
+            f"the model {request.model!r} was not found; this server has {settings.model_name!r}",
             param="model",
             code="model_not_found",
         )
@@ -70,7 +70,7 @@ def _as_sent(error: FieldError, request: Common) -> FieldError:
 def _request_name(field: str, request: Common, sampler: Sampler | None) -> str | None:
     """Return the request's name for a library field, or None if a request cannot set it."""
     name = request.names.get(field, field)
-    if name in type(request).model_fields:
+    if name.partition(".")[0] in type(request).model_fields:
         return name
     own = {} if sampler is None else settings_of(sampler)
     return f"sampler_fields.{field}" if field in own else None

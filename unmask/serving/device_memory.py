@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from unmask.decoding.append_cache import GROWTH, AppendCache
-from unmask.decoding.executor import MAX_LOGITS
+from unmask.decoding.executor import MAX_LOGITS, head_of, needs_few_logits
 from unmask.errors import FieldError
 from unmask.fast.graphs import runner_of
 from unmask.fast.kv_pool import RESERVED_PAGES, KVPool, count_pages
@@ -24,6 +25,7 @@ from unmask.serving.job import Job
 from unmask.serving.limits import MIB, Limits
 from unmask.serving.request import Request, is_pooled
 from unmask.serving.shapes import MAX_COLUMNS
+from unmask.text.generate import Run
 from unmask.types import MaskedLM
 
 CLOSE = 0.75  # a pool this close to the right size stays: a new one would drop its captured forwards
@@ -42,35 +44,41 @@ class DeviceMemory:
     limit: int | None  # bytes; None means measure
     total: int | None = None
     pool_share: float = 0.5  # largest share of the total for the pool of keys and values
+    is_small: bool = False  # the pool is smaller than the limits ask for, to leave room beside it
 
     def __post_init__(self) -> None:
         self.measure()
 
     def measure(self) -> None:
         """Set `total` to the limit or to the usable memory. Call it when nothing runs."""
-        self.total = self.limit
+        total = self.limit  # set `self.total` once, because `check` runs in other threads
         if self.limit is None and self.device.type == "cuda":
             free = torch.cuda.mem_get_info(self.device)[0]
             unused = torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
-            self.total = int(USABLE * (free + unused + self._pool_bytes()))
+            total = int(USABLE * (free + unused + self._pool_bytes()))
+        self.total = total
 
     def prepare(self, limits: Limits, job: Job) -> None:
         """Size the pool for all requests that the limits admit, within its share. Call it when nothing runs.
 
         A pool that had to grow later would drop its captured forwards. If the next job does not fit beside a
-        pool of that size, size the pool for the keys and values of this job alone.
+        pool of that size, make the pool smaller, and keep it as long as the next jobs fit.
         """
         self.measure()
         runner = runner_of(self.model)
         if runner is None or self.model.info.grid is None or self.total is None:
+            return
+        if self.is_small and self.fits([job]):
             return
         most = int(self.pool_share * self.total) // runner.kv_pool.page_bytes - RESERVED_PAGES
         shared = min(max(0, most), count_pages(limits.max_batch_tokens) + limits.max_rows)
         own = count_pages(job.request.length) if is_pooled(self.model, job.request.run) else 0
         try:
             runner.size_pool(shared, close=CLOSE)
-            if not self.fits([job]):
-                runner.size_pool(own)
+            self.is_small = not self.fits([job])
+            if self.is_small:
+                free = self.total - self.needed([job]) + self._pooled_bytes([job])
+                runner.size_pool(pages_within(free // runner.kv_pool.page_bytes, own, shared))
         except torch.OutOfMemoryError:
             self.pool_share /= 2  # others use the device too: try a smaller pool next time
 
@@ -93,10 +101,11 @@ class DeviceMemory:
 
     def check(self, job: Job) -> None:
         """Raise if a job does not fit even alone, with a pool of just its size."""
-        if self.total is None or self.needed([job]) <= self.total:
+        total = self.total
+        if total is None or (needed := self.needed([job])) <= total:
             return
-        needed, total = (number // MIB for number in (self.needed([job]), self.total))
-        problem = f"needs about {needed} MiB of the device's memory, and this server has {total}"
+        mib = total // MIB
+        problem = f"needs about {needed // MIB} MiB of the device's memory, and this server has {mib}"
         remedy = "shorten the prompt or ask for fewer tokens"
         if job.request.run.cache is not None:
             remedy += ", or leave the cache out"
@@ -113,10 +122,16 @@ class DeviceMemory:
         window = sum(request.widest * request.num_rows for request in requests)
         kept += window * shape.size * size + sum(map(self._cache_bytes, requests))
         forward = self._columns(requests) * self._column_bytes()
-        logits = window * shape.vocab_size
-        if not any(job.candidates for job in jobs):  # candidates need all logits at once
-            logits = min(logits, max(MAX_LOGITS, max(each.widest for each in requests) * shape.vocab_size))
-        return int(kept + forward + logits * LOGIT_BYTES)
+        return int(kept + forward + self._columns_of_logits(jobs) * shape.vocab_size * LOGIT_BYTES)
+
+    def _columns_of_logits(self, jobs: Sequence[Job]) -> int:
+        """Return of how many columns a step has logits at once."""
+        head, requests = head_of(self.model), [job.request for job in jobs]
+        columns = sum(request.widest * request.num_rows for request in requests)
+        if head is None or any(job.candidates for job in jobs):  # candidates need all logits
+            return columns
+        few = [each.widest for each in requests if reads_some_rows_at_a_time(head, each.run)]
+        return columns - sum(few) + min(sum(few), max([MAX_LOGITS // len(head), *few]))
 
     def _pool(self) -> KVPool | None:
         """Return the pool that a compiled model has for exact caches."""
@@ -165,3 +180,19 @@ class DeviceMemory:
         columns = -(-request.length // GROWTH) * GROWTH if isinstance(cache, AppendCache) else request.length
         copies = 2 if is_compiled(self.model) else 1
         return int(column * columns * request.num_rows * copies)
+
+
+def reads_some_rows_at_a_time(head: Tensor, run: Run) -> bool:
+    """Return whether a run's logits are not all made at once; see `Executor.read`."""
+    return not run.guidance and needs_few_logits(head, run.sampler, run.options, run.bans)
+
+
+def pages_within(most: int, own: int, shared: int) -> int:
+    """Return the pages of a pool that takes at most `most` pages and has room for the `own` of a job.
+
+    It is no larger than `shared` without need, and a power of two if possible: each size is compiled and
+    captured anew.
+    """
+    most -= RESERVED_PAGES
+    least, usual = 1 << max(0, own - 1).bit_length(), 1 << max(1, min(shared, most)).bit_length() - 1
+    return max(own, min(most, max(least, usual)))

@@ -22,7 +22,7 @@ from unmask.serving.job import Job
 from unmask.serving.limits import MIB, Limits
 from unmask.serving.monitor import Monitor, NoMonitor, Tick
 from unmask.serving.request import Request, RunningRequest, infill_request, text_request
-from unmask.serving.stepper import Stepper
+from unmask.serving.stepper import Stepper, raise_if_lost
 from unmask.text.config import GenerationConfig
 from unmask.text.generate import DEFAULT_CONFIG, DEFAULT_SAMPLER
 from unmask.text.prompts import Prompt, TextModel, device_of
@@ -187,15 +187,22 @@ class Engine:
             while self._admit():
                 if self._running:
                     self._step()
+        except Exception as error:
+            log.critical("the engine has ended; restart the server", exc_info=True)
+            self._fail(self._take_jobs(), error)
         finally:
-            with self._lock:
-                self._draining = True
-                jobs = [*(request.job for request in self._running), *self._waiting]
-                self._running, self._waiting = [], deque()
-            for job in jobs:
+            for job in self._take_jobs():
                 job.finish(Closing())
             self._stepper.forget()
             self._release_model()
+
+    def _take_jobs(self) -> list[Job]:
+        """Refuse new requests; remove all others and return their jobs."""
+        with self._lock:
+            self._draining = True
+            jobs = [*(request.job for request in self._running), *self._waiting]
+            self._running, self._waiting = [], deque()
+        return jobs
 
     def _release_model(self) -> None:
         """Let another engine run a compiled model."""
@@ -207,6 +214,7 @@ class Engine:
         try:
             self._stepper.step(self._running, self._committed)
         except Exception as error:
+            raise_if_lost(error, self._stepper.device)
             log.exception("a step failed")
             self._stepper.forget()
             self._fail([request.job for request in self._running if not request.is_done], error)
@@ -229,7 +237,8 @@ class Engine:
     def _prepare_memory(self, job: Job) -> None:
         try:
             self._memory.prepare(self.limits, job)
-        except Exception:  # the requests themselves may still fit
+        except Exception as error:  # the requests themselves may still fit
+            raise_if_lost(error, self._stepper.device)
             log.exception("memory could not be prepared")
 
     def _has_room(self, job: Job) -> bool:
@@ -252,6 +261,7 @@ class Engine:
         except Exception as error:
             log.exception("a request could not be started", extra={"job": job.id})
             self._fail([job], error)
+            raise_if_lost(error, self._stepper.device)
 
     def _committed(self, tick: Tick) -> None:
         """Report a step and settle the requests that it finished, before more work is queued."""

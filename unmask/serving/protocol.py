@@ -161,8 +161,9 @@ class Common(BaseModel):
     def names(self) -> dict[str, str]:
         """The request's names for library fields, where they differ."""
         sent = [name for name in ("regex", "choice") if getattr(self, name) is not None]
+        form = self.response_format
         return {
-            "json_schema": "response_format",
+            "json_schema": "response_format" + (".json_schema.schema" if form and form.json_schema else ""),
             "constraint": sent[0] if sent else "response_format",
             "max_new_tokens": "max_tokens",
             "min_new_tokens": "min_tokens",

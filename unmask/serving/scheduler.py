@@ -68,13 +68,16 @@ def _of_like_width(model: MaskedLM, rows: list[RunningRequest]) -> list[list[Run
 def forward_width(model: MaskedLM, request: RunningRequest) -> int:
     """Return how many columns a row with an exact cache runs in its next forward.
 
-    A captured forward is bound to its width, so prompts in the pool are rounded up to few widths.
+    A captured forward is bound to its width, so there are few widths in the pool. A last block that is cut
+    off runs as many columns as a whole one, and prompts are rounded up.
     """
     assert isinstance(request.cache, AppendCache)
     columns = _running(model, request)
     width: int = columns.stop - columns.start
-    if request.cache.is_short(width) or not is_pooled(model, request.run):
+    if not is_pooled(model, request.run):
         return width
+    if request.cache.is_short(width):
+        return width + request.cache.block.stop - request.length
     return round_length(width, PROMPT_UNIT)
 
 

@@ -1,7 +1,7 @@
 """One reverse step of many requests: predict, decide, commit.
 
 A large batch has two halves that take turns. While the host commits a step of one, the device runs the other.
-A failing request ends alone.
+A failing request ends alone, unless the device is lost.
 """
 
 from __future__ import annotations
@@ -139,7 +139,8 @@ class Stepper:
         for request in step.requests:
             request.count_step()
         live = list(filter(is_live, step.requests))
-        ask = partial(decide, self.model, device=self.device, alone=self.exact)
+        work = partial(decide, self.model, device=self.device, alone=self.exact)
+        ask = partial(self._with_memory, work)
         parts = [self._isolate("a sampler failed", ask, group) for group in decide_groups(live)]
         decided = list(chain.from_iterable(parts))
         read = start_reading(decided)
@@ -160,15 +161,19 @@ class Stepper:
 
     def _run_forwards(self, groups: Sequence[Sequence[RunningRequest]]) -> int:
         """Queue a forward for each group, and return their number."""
-        return sum(len(self._isolate("a forward failed", self._run_forward, group)) for group in groups)
+        work = partial(run_forward, self.model, device=self.device, alone=self.exact)
+        forward = partial(self._with_memory, work)
+        return sum(len(self._isolate("a forward failed", forward, group)) for group in groups)
 
-    def _run_forward(self, requests: Sequence[RunningRequest]) -> None:
-        forward = partial(run_forward, self.model, requests, self.device, alone=self.exact)
+    def _with_memory(
+        self, work: Callable[[Sequence[RunningRequest]], Result], requests: Sequence[RunningRequest]
+    ) -> Result:
+        """Run `work` on all requests. If the device is out of memory, free some and run it again."""
         with suppress(OutOfMemoryError):
-            return forward()
+            return work(requests)
         log.warning("the device is out of memory; captured forwards are dropped")
         self.reclaim()
-        return forward()
+        return work(requests)
 
     def _isolate(
         self,
@@ -180,11 +185,26 @@ class Stepper:
         try:
             return [work(requests)]
         except Exception as error:
+            raise_if_lost(error, self.device)
             log.exception(failure, extra={"jobs": [request.job.id for request in requests]})
             if len(requests) == 1:
                 self.fail([requests[0].job], error)
                 return []
         return [result for request in requests for result in self._isolate(failure, work, [request])]
+
+
+def raise_if_lost(error: Exception, device: torch.device) -> None:
+    """Raise the error again if it ended the work of the device, as an illegal access does.
+
+    All later work would fail with the same error. Only a new process can use the device again. Errors of
+    the same type that leave it usable, as that of a failed capture, pass.
+    """
+    if not isinstance(error, getattr(torch, "AcceleratorError", ())):  # new in torch 2.8
+        return
+    try:
+        torch.cuda.synchronize(device)
+    except Exception:
+        raise error from None
 
 
 def predictions_of(decided: Decided) -> Sequence[Prediction]:

@@ -48,8 +48,8 @@ class GenerationConfig(ConfigFields):
             (all tokens).
         top_k: Draw from this many of the likeliest tokens; 0: all. The field top_k of a sampler such as less
             (--set top_k) is different: it is the number of candidates that the rule compares.
-        seed: Seed of every prompt, or a sequence of one seed per prompt; None: a new one if tokens are drawn.
-            An answer reports its seed, and a text does not depend on its place in a batch.
+        seed: Seed of every prompt; a sequence: one seed per prompt; None: a new one if tokens are drawn. An
+            answer reports its seed, and a text does not depend on its place in a batch.
         guidance: Strength of classifier-free guidance, which doubles the work; 0: off.
         stop: A text ends before the earliest of these strings.
         min_new_tokens: Write no end token before this many tokens, >= 0. A stop string may still end a text

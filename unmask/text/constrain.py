@@ -116,14 +116,16 @@ def constrain_gaps(
     """
     constraints = config.constraints(1)
     if constraints[0] is not None and constraints[0].recursive:
-        problem = "is not regular, so it cannot hold a text with gaps"
-        raise FieldError("constraint", constraints[0], problem, "use a pattern, or generate the text")
+        problem = "must not be a grammar or a recursive schema, because the text has gaps"
+        kind = type(constraints[0]).__name__
+        raise FieldError("constraint", kind, problem, "use a pattern, or generate the text")
     fitting = _fitting(bans, model, canvas, constraints, first, bans.ends, (), last)
     if fitting is None:
         return bans
     if fitting.shortest(canvas, bans.closed) != [None]:
-        problem = "fits no filling of these gaps; it holds for the whole text, gaps and the text around them"
-        raise FieldError("constraint", constraints[0], problem, "make the gaps longer, or change the text")
+        problem = "must fit the whole text, but no filling of these gaps makes it fit"
+        remedy = "make the gaps longer, or change the text around them"
+        raise FieldError("constraint", constraints[0], problem, remedy)
     return replace(bans, language=fitting, raw=_raw(constraints))
 
 

@@ -15,14 +15,19 @@ HEIGHT = 560  # height of a replay in pixels
 
 def as_line(output: Any) -> str:
     """Return the class, the shortened text and the cost of an output."""
-    name = "text" if output.text or not hasattr(output, "token_ids") else "token_ids"
+    name = "text" if output.text or not getattr(output, "token_ids", ()) else "token_ids"
     text = shown(getattr(output, name))
     return f"{type(output).__name__}({name}={text}, {cost_of(output)})"
 
 
 def cost_of(cost: Cost) -> str:
     """Return the cost in words."""
-    return f"{cost.steps} steps, {cost.forwards} forwards, {cost.seconds:.2f} s"
+    return f"{plural(cost.steps, 'step')}, {plural(cost.forwards, 'forward')}, {cost.seconds:.2f} s"
+
+
+def plural(number: int, noun: str) -> str:
+    """Return "1 step" or "2 steps"."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def as_html(output: Any) -> str:

@@ -32,8 +32,12 @@ class Gap:
         if self.length is not None and self.min:
             raise FieldError("gap", self, "must not have both a min and a length", "give min and max")
         low, high = self.bounds
-        if not all(isinstance(bound, int) for bound in (low, high)) or high < 1 or not 0 <= low <= high:
-            raise FieldError("gap", self, "must have at least 1 token and 0 <= min <= max, in whole numbers")
+        if not (isinstance(low, int) and isinstance(high, int)):
+            raise FieldError("gap", self, "must have whole numbers of tokens")
+        if high < 1:
+            raise FieldError("gap", self, "must have room for at least 1 token")
+        if not 0 <= low <= high:
+            raise FieldError("gap", self, f"must have a minimum from 0 to its maximum, {high}")
 
     @property
     def bounds(self) -> tuple[int, int]:

@@ -35,7 +35,9 @@ def show_progress() -> Iterator[Callable[[Record], None]]:
 
 
 def _short(record: Record) -> str:
-    return f"step {record.step}  loss {record.loss:.4f}  {record.tokens_per_second / 1e6:.2f} M tokens/s"
+    speed = record.tokens_per_second / 1e3
+    rate = f"{speed:.1f} k" if speed < 1000 else f"{speed / 1000:.2f} M"
+    return f"step {record.step}  loss {record.loss:.4f}  {rate} tokens/s"
 
 
 def _format(record: Record) -> str:

@@ -50,5 +50,5 @@ def _download(source: str) -> Path:
         try:  # fall back to an earlier download in the cache
             return Path(fetch(local_files_only=True))
         except failures:
-            problem = "must be a folder that exists or complete in the hub's cache"
-            raise FieldError("source", source, problem, f"the hub is out of reach: {error}") from error
+            problem = "must be a folder that exists, or a hub id that can be downloaded or was before"
+            raise FieldError("source", source, problem, f"the download failed: {error}") from error

@@ -77,8 +77,8 @@ class ChatTemplate:
                 raise FieldError(
                     f"messages[{index}].role",
                     message["role"],
-                    f"must be a role that the chat template of {self._origin} knows; it leaves this one out",
-                    "put the text into a user message",
+                    f"must be a role that the chat template of {self._origin} knows",
+                    "it would drop the message, so put its text into a user message",
                 )
 
 
