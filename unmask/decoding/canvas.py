@@ -60,9 +60,9 @@ class Canvas:
 
     @property
     def ends(self) -> list[int]:
-        """The column behind the last one of each row."""
-        behind = [0] * len(self.tokens) if self.trailing is None else self.trailing.tolist()
-        return [self.tokens.shape[1] - more for more in behind]
+        """The column after the last one of each row."""
+        trailing = [0] * len(self.tokens) if self.trailing is None else self.trailing.tolist()
+        return [self.tokens.shape[1] - padding for padding in trailing]
 
     @property
     def generated(self) -> Tensor:
