@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import termios
@@ -50,6 +51,14 @@ def test_a_script_goes_on_after_a_command_that_is_none_and_fails_at_its_end(call
     assert result.stdout == alone.stdout
     assert "'/rest'" in result.stderr
     assert all(name in result.stderr for name in COMMANDS)
+
+
+def test_input_that_cannot_be_decoded_ends_a_script(llada):
+    command = [sys.executable, "-m", "unmask", "chat", "-m", llada, "-n", "8"]
+    environment = {**os.environ, "PYTHONIOENCODING": "utf-8:strict"}
+    done = subprocess.run(command, input=b"caf\xe9", env=environment, capture_output=True, timeout=20)
+    assert done.returncode == 2
+    assert done.stderr.count(b"error: ") == 1
 
 
 @pytest.mark.parametrize("arguments", ["chat", "infill -"])

@@ -131,6 +131,8 @@ def _talk(conversation: Conversation) -> None:
         except (ValueError, MemoryError, RuntimeError) as error:
             if not isinstance(error, ValueError) and not is_out_of_memory(error):
                 raise
+            if isinstance(error, UnicodeDecodeError) and not sys.stdin.isatty():
+                raise  # the next read would meet the same bytes
             refused = True
             history = conversation.told and conversation.turns != 1
             print_error(sentence(error) + (" (/reset starts over)" if history else ""))

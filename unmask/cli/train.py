@@ -75,13 +75,12 @@ def train(
         raise FieldError("out", None, "must be given", "name a folder with --out")
     if out is not None and out.exists() and not out.is_dir():
         raise FieldError("out", str(out), "must be a folder, not a file")
-    if grid is None:
-        for option, value in {"dry_run": dry_run, "minutes": minutes, "size": size}.items():
-            if value not in (None, False, []):
-                raise FieldError(option, value, "needs --grid", "leave it out")
     if grid is not None:
         _train_grid(grid, out, device, minutes, size, dry_run=dry_run)
         return
+    for option, value in {"--dry-run": dry_run, "--minutes": minutes, "--size": size}.items():
+        if value not in (None, False, []):
+            raise FieldError(option, value, "needs --grid", "leave it out")
     from unmask.training.progress import show_progress
     from unmask.training.recipe import find_recipe
     from unmask.training.trainer import CHECKPOINT
